@@ -1,0 +1,53 @@
+# Every target makes the virtual environment it needs; `make demo` and `make test` work in a fresh clone.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+DEMO ?= demo
+
+.PHONY: demo test lint docs bench clean
+
+# The main job, for now: the embedded domains become packs, sheets to look at, and episodes.
+demo: $(VENV)/.core
+	$(BIN)/polyshot data toy --out $(DEMO)/packs --overwrite
+	$(BIN)/polyshot data list $(DEMO)/packs
+	@for pack in $(DEMO)/packs/*/; do name=$$(basename $$pack); \
+	  $(BIN)/polyshot data sheet $$pack $(DEMO)/sheets/$$name.png && \
+	  $(BIN)/polyshot data episodes $$pack --picture $(DEMO)/sheets/$$name-episode.png || exit; done
+	@echo "Look at the pictures in $(DEMO)/sheets."
+
+test: lint docs
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(VENV)/.dev
+	$(BIN)/mkdocs build --quiet --strict
+
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks/episodes.py
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Polyshot needs Python 3.11 or newer; try make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[parquet]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+# The peer we compare with asks for torchvision, whose only build for this torch wants CUDA: it is
+# installed without its dependencies, and benchmarks/peers.py makes it importable.
+$(VENV)/.bench: $(VENV)/.core
+	$(PIP) pandas tqdm
+	$(PIP) --no-deps easyfsl==1.5.0 torchvision==0.28.0
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(DEMO) site build .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Polyshot: few-shot image classification in any visual domain."""

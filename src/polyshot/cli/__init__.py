@@ -1,0 +1,78 @@
+"""The command line: one typed function a command, no logic.
+
+Heavy modules are imported inside the commands, so that ``--help`` answers at once.
+"""
+
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from polyshot.cli.data import data
+from polyshot.errors import PolyshotError
+
+app = typer.Typer(
+    help="Classify images from a handful of examples per class, in any visual domain.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.add_typer(data, name="data")
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the program: bad input is one line and exit code 2, Ctrl-C is exit code 130."""
+    try:
+        app(arguments)
+    except PolyshotError as error:
+        _say_error(str(error))
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output (head, less) has seen enough
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(0)
+
+
+def _say_error(message: str) -> None:
+    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    typer.echo(message, err=True)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"polyshot {version('polyshot')}")
+        raise typer.Exit
+
+
+@app.callback()
+def polyshot(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Classify images from a handful of examples per class, in any visual domain."""
+
+
+@app.command()
+def doctor() -> None:
+    """Check the installation: versions, device, memory, extras, and whether bf16 really works."""
+    from rich.text import Text
+
+    from polyshot.display import out, table
+    from polyshot.doctor import examine
+
+    checks = examine()
+    colours = {"ok": "green", "note": "yellow", "bad": "red"}
+    rows = [
+        (check.what, Text(check.verdict, colours[check.verdict]), check.found) for check in checks
+    ]
+    out.print(table(("what", "", "found"), rows))
+    if any(check.verdict == "bad" for check in checks):
+        raise PolyshotError("the installation is not complete, see the lines marked 'bad'.")

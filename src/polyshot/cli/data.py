@@ -1,0 +1,291 @@
+"""Commands about data: import, look, split, draw episodes."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from polyshot.errors import PolyshotError, some
+
+if TYPE_CHECKING:
+    from polyshot.data.importer import Imported
+
+data = typer.Typer(
+    help="Turn images into packs; look at them, split them, draw episodes.", no_args_is_help=True
+)
+
+Packs = Annotated[Path, typer.Argument(help="A pack, or a folder of packs.", show_default=False)]
+OnePack = Annotated[
+    Path, typer.Argument(help="A pack: a folder made by 'data import'.", show_default=False)
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace packs that exist.")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Processes; all cores if not given.", show_default=False)
+]
+
+
+@data.command("import")
+def data_import(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="An image folder (a folder for each class), a zip or tar of one, Parquet files, "
+            "or the Visual Decathlon's root.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Folder for the packs, one folder a domain.", show_default=False)
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="The domain's name, if not the path's.", show_default=False)
+    ] = None,
+    size: Annotated[int, typer.Option(help="Side length in pixels.")] = 72,
+    only: Annotated[
+        str, typer.Option(help="Of several domains import these: a,b,c.", show_default=False)
+    ] = "",
+    seed: Annotated[int, typer.Option(help="Seed of the random class split.")] = 0,
+    split: Annotated[
+        Path | None,
+        typer.Option(
+            help='Your own class split: JSON with "train", "val", "test".', show_default=False
+        ),
+    ] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Go on without unreadable images and empty classes.")
+    ] = False,
+    no_mirror: Annotated[
+        bool,
+        typer.Option(
+            "--no-mirror",
+            help="Mirrored images change class (letters, signs): never mirror in training.",
+        ),
+    ] = False,
+    group_pattern: Annotated[
+        str | None,
+        typer.Option(
+            help="Regular expression on an image's path whose parenthesis names its group, "
+            r"for example '(clip\d+)_': support and query never share a group.",
+            show_default=False,
+        ),
+    ] = None,
+    label_column: Annotated[
+        str | None, typer.Option(help="Parquet: the label column, if several.", show_default=False)
+    ] = None,
+    keep_case: Annotated[
+        bool, typer.Option("--keep-case", help="'a' and 'A' are different classes.")
+    ] = False,
+    overwrite: Overwrite = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave packs that exist, import the rest.")
+    ] = False,
+    workers: Workers = None,
+) -> None:
+    """Turn images into packs: decoded once, RGB, square, with a class split and a content hash.
+
+    Example: polyshot data import photos/ --out packs
+    """
+    from polyshot.data.importer import ImportOptions, import_source
+    from polyshot.data.readers import ReadOptions
+    from polyshot.display import progress
+
+    options = ImportOptions(
+        size=size,
+        seed=seed,
+        split_file=split,
+        mirror=False if no_mirror else None,
+        skip_bad=skip_bad,
+        overwrite=overwrite,
+        keep=keep,
+        only=tuple(filter(None, only.split(","))),
+        workers=workers,
+    )
+    read_options = ReadOptions(name, label_column, group_pattern, keep_case)
+    with progress("images") as report:
+        done = import_source(path, out, options, read_options, report)
+    for one in done:
+        _say_imported(one)
+
+
+@data.command("toy")
+def data_toy(
+    out: Annotated[Path, typer.Option(help="Folder for the packs.", show_default=False)],
+    only: Annotated[
+        str, typer.Option(help="Draw only these domains: a,b,c.", show_default=False)
+    ] = "",
+    size: Annotated[int, typer.Option(help="Side length in pixels.")] = 72,
+    per_class: Annotated[int, typer.Option(min=1, help="Images of each class.")] = 30,
+    seed: Annotated[int, typer.Option(help="Another seed, other images of the same classes.")] = 0,
+    overwrite: Overwrite = False,
+    workers: Workers = None,
+) -> None:
+    """Draw the embedded domains: images made by code, nothing is downloaded."""
+    from polyshot.data.toy_packs import draw_packs
+    from polyshot.display import progress
+
+    names = tuple(filter(None, only.split(",")))
+    with progress("images") as report:
+        draw_packs(out, names, size, per_class, seed, overwrite, workers, report)
+
+
+@data.command("list")
+def data_list(folder: Packs) -> None:
+    """Show the packs of a folder: classes, images, how many a class, groups, hash."""
+    import numpy as np
+
+    from polyshot.data.pack import Pack, find_packs
+    from polyshot.display import out, table
+
+    columns = (
+        "domain",
+        "classes",
+        "train/val/test",
+        "images",
+        "a class: min",
+        "median",
+        "max",
+        "groups",
+        "size",
+        "hash",
+    )
+    rows = []
+    for pack in map(Pack.open, find_packs(folder)):
+        domain, sizes = pack.domain, pack.domain.class_sizes
+        parts = "/".join(map(str, domain.split.sizes))
+        counts = int(sizes.min()), int(np.median(sizes)), int(sizes.max())
+        rows.append(
+            (
+                domain.name,
+                len(sizes),
+                parts,
+                len(domain.labels),
+                *counts,
+                domain.group_count,
+                pack.size,
+                pack.hash[:12],
+            )
+        )
+    out.print(table(columns, rows))
+
+
+@data.command("sheet")
+def data_sheet(
+    pack: OnePack,
+    picture: Annotated[
+        Path, typer.Argument(help="Where to write it: out.png.", show_default=False)
+    ],
+    classes: Annotated[int, typer.Option(min=1, help="Classes at most.")] = 48,
+    examples: Annotated[int, typer.Option(min=1, help="Images of each class.")] = 8,
+    seed: Annotated[int, typer.Option(help="Another seed, other images.")] = 0,
+) -> None:
+    """Draw a contact sheet on which a person can check the labels."""
+    from polyshot.data.pack import Pack
+    from polyshot.experiments.sheet import contact_sheet, save_picture
+
+    save_picture(contact_sheet(Pack.open(pack), classes, examples, seed), picture)
+    typer.echo(f"wrote {picture}")
+
+
+@data.command("split")
+def data_split(
+    pack: OnePack,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            help='Record your own split: JSON with "train", "val", "test".', show_default=False
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Record a new random split.", show_default=False)
+    ] = None,
+) -> None:
+    """Show a pack's class split, or record another one in it."""
+    from polyshot.data.pack import Pack
+    from polyshot.data.splits import PARTS, read_split_file, split_classes
+    from polyshot.display import out, table
+
+    opened = Pack.open(pack)
+    names, split = opened.domain.class_names, opened.domain.split
+    if file is not None and seed is not None:
+        raise PolyshotError("--file and --seed are two different splits: give one of them.")
+    if file is not None or seed is not None:
+        split = (
+            read_split_file(file, names) if file is not None else split_classes(names, seed or 0)
+        )
+        opened.record_split(split)
+    chance = "" if split.seed is None else f", seed {split.seed}"
+    rows = [
+        (part, len(split.part(part)), ", ".join(names[i] for i in split.part(part)))
+        for part in PARTS
+    ]
+    typer.echo(f"{opened.domain.name}: split by rule '{split.rule}'{chance}")
+    out.print(table(("part", "classes", "names"), rows))
+
+
+@data.command("episodes")
+def data_episodes(
+    pack: OnePack,
+    way: Annotated[int, typer.Option(help="Classes in an episode.")] = 5,
+    shot: Annotated[int, typer.Option(help="Support images of each class.")] = 5,
+    queries: Annotated[int, typer.Option(help="Query images of each class.")] = 10,
+    count: Annotated[int, typer.Option("--episodes", min=1, help="How many.")] = 600,
+    part: Annotated[str, typer.Option(help="train, val, test or all classes.")] = "test",
+    seed: Annotated[int, typer.Option(help="Another seed, other episodes.")] = 0,
+    variable: Annotated[
+        bool, typer.Option("--variable", help="Meta-Dataset's variable ways and shots.")
+    ] = False,
+    share_groups: Annotated[
+        bool, typer.Option("--share-groups", help="Let support and query share a group.")
+    ] = False,
+    drop_small: Annotated[
+        bool, typer.Option("--drop-small", help="Leave out classes that are too small.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Save the indices: out.npz.", show_default=False)
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw the first episode: out.png.", show_default=False)
+    ] = None,
+) -> None:
+    """Draw episodes: the same seed gives the same ones, for every method, on every machine."""
+    from polyshot.data.episodes import EpisodeSampler
+    from polyshot.data.pack import Pack
+    from polyshot.data.shapes import EpisodeShape, VariableShape
+    from polyshot.experiments.sheet import episode_sheet, save_picture
+
+    opened = Pack.open(pack)
+    shape = VariableShape() if variable else EpisodeShape(way, shot, queries)
+    sampler = EpisodeSampler(
+        opened.domain,
+        shape,
+        part=part,
+        seed=seed,
+        group_disjoint=not share_groups,
+        drop_small=drop_small,
+    )
+    episodes = sampler(0, count)
+    grouped = "group-disjoint" if sampler.group_disjoint else "not group-disjoint"
+    classes = f"{len(sampler.class_ids)} {part} classes"
+    typer.echo(
+        f"{opened.domain.name}: {count:,} episodes of {shape}, {classes}, "
+        f"seed {seed}, {grouped if opened.domain.group_count else 'no groups'}, "
+        f"fingerprint {episodes.fingerprint()[:12]}"
+    )
+    if out is not None:
+        episodes.save(out)
+        typer.echo(f"wrote {out}")
+    if picture is not None:
+        save_picture(episode_sheet(opened, episodes), picture)
+        typer.echo(f"wrote {picture}")
+
+
+def _say_imported(one: "Imported") -> None:
+    domain = one.pack.domain
+    what = f"{len(domain.labels):,} images of {len(domain.class_names):,} classes"
+    if one.kept:
+        typer.echo(f"kept {one.pack.path}: {what}")
+        return
+    typer.echo(f"wrote {one.pack.path}: {what}, hash {one.pack.hash[:12]}")
+    if one.skipped:
+        named = some((f"{bad.where} ({bad.kind})" for bad in one.skipped), limit=3)
+        typer.echo(f"  left out {len(one.skipped):,} unreadable files: {named}", err=True)

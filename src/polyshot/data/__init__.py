@@ -1,0 +1,1 @@
+"""From files to packs, class splits and episodes. Knows nothing of models."""

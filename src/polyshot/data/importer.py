@@ -1,0 +1,234 @@
+"""Import: listings become packs, decoded on all cores, written by one process."""
+
+import errno
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyshot.data.decode import BadImage, decode
+from polyshot.data.domain import Domain
+from polyshot.data.pack import Pack, PackWriter
+from polyshot.data.readers import Item, Listing, ReadOptions, open_source
+from polyshot.data.splits import read_split_file, split_classes
+from polyshot.data.workers import map_in_order
+from polyshot.errors import PolyshotError, near, some
+
+CHUNK = 32
+"""Images a worker decodes before it reports: progress stays lively, messages stay few."""
+
+Decoded = tuple[NDArray[np.uint8], dict[int, BadImage]]
+
+Progress = Callable[[str, int, int], None]
+"""Called with a domain's name, images done and images in all."""
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """What a user can ask of an import beyond the format."""
+
+    size: int = 72
+    """Side length of the packed images in pixels; the paper's is 72."""
+    seed: int = 0
+    """Seed of the random class split."""
+    split_file: Path | None = None
+    """A JSON file with the user's own class split."""
+    mirror: bool | None = None
+    """Whether mirrored images keep their class; None takes what the reader knows."""
+    skip_bad: bool = False
+    """Go on without unreadable images and empty class folders instead of refusing."""
+    overwrite: bool = False
+    """Replace packs that exist."""
+    keep: bool = False
+    """Leave packs that exist as they are and import the rest."""
+    only: tuple[str, ...] = ()
+    """Import only these domains of a source that has several."""
+    workers: int | None = None
+    """Decoding processes; None takes every core this process may use."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """One domain's outcome."""
+
+    pack: Pack
+    skipped: tuple[BadImage, ...] = ()
+    """Images left out under ``skip_bad``."""
+    kept: bool = False
+    """The pack was there before and was left as it is."""
+
+
+def import_source(
+    path: Path,
+    out: Path,
+    options: ImportOptions | None = None,
+    read_options: ReadOptions | None = None,
+    progress: Progress | None = None,
+) -> list[Imported]:
+    """Import every domain found at ``path`` into a pack ``out/<name>``."""
+    options, read_options = options or ImportOptions(), read_options or ReadOptions()
+    if not 8 <= options.size <= 1024:
+        raise PolyshotError(f"A size of {options.size} pixels makes no sense: choose 8 to 1024.")
+    with open_source(path, read_options) as listings:
+        chosen = _choose(listings, options, path)
+        if options.split_file and len(chosen) > 1:
+            raise PolyshotError("--split describes one domain: name it with --only.")
+        kept = {
+            listing.name for listing in chosen if options.keep and (out / listing.name).exists()
+        }
+        for listing in chosen:  # complain before the first image is decoded
+            if listing.name not in kept:
+                _check(listing, out, options)
+        return [
+            Imported(Pack.open(out / listing.name), kept=True)
+            if listing.name in kept
+            else _import(listing, out / listing.name, options, progress)
+            for listing in chosen
+        ]
+
+
+def _choose(listings: Sequence[Listing], options: ImportOptions, path: Path) -> list[Listing]:
+    names = [listing.name for listing in listings]
+    for name in options.only:
+        if name not in names:
+            raise PolyshotError(
+                f"{path} has no domain '{name}', only {some(names)}.{near(name, names)}"
+            )
+    for name in names:
+        if not name or name.startswith(".") or "/" in name or "\\" in name:
+            raise PolyshotError(f"'{name}' cannot be a domain's name: choose one with --name.")
+    return [listing for listing in listings if not options.only or listing.name in options.only]
+
+
+def _check(listing: Listing, out: Path, options: ImportOptions) -> None:
+    """Refuse what can be known before decoding."""
+    target = out / listing.name
+    if target.exists() and not options.overwrite:
+        raise PolyshotError(f"{target} exists: --overwrite replaces it, --keep leaves it as it is.")
+    if listing.empty_classes and not options.skip_bad:
+        raise PolyshotError(
+            f"{listing.name}: {len(listing.empty_classes)} class folders without images: "
+            f"{some(listing.empty_classes)}. Fill or remove them, or pass --skip-bad to go on "
+            "without them."
+        )
+    folder = next(parent for parent in (out, *out.resolve().parents) if parent.exists())
+    needed, free = len(listing.items) * 3 * options.size**2, shutil.disk_usage(folder).free
+    if needed > free:
+        raise _no_room(target, needed, free)
+
+
+def _import(
+    listing: Listing, target: Path, options: ImportOptions, progress: Progress | None
+) -> Imported:
+    total = len(listing.items)
+    good = np.ones(total, dtype=bool)
+    bad: list[BadImage] = []
+    done = 0
+    with clear_errors(target), PackWriter(target, options.size, options.overwrite) as writer:
+        for images, faults in decode_all(listing.items, options.size, options.workers):
+            writer.append(images)
+            good[[done + i for i in faults]] = False
+            bad += faults.values()
+            done += len(images) + len(faults)
+            if progress:
+                progress(listing.name, done, total)
+        if bad and not options.skip_bad:
+            raise PolyshotError(_complaint(listing.name, bad, total))
+        if not good.any():
+            raise PolyshotError(f"{listing.name} has no readable image among {total:,} files.")
+        domain = _domain(listing, good, options)
+        source = {
+            "reader": listing.reader,
+            "origin": listing.origin,
+            "skipped": dict(Counter(fault.kind for fault in bad)),
+        }
+        return Imported(writer.finish(domain, source), tuple(bad))
+
+
+def decode_all(items: Sequence[Item], size: int, workers: int | None = None) -> Iterator[Decoded]:
+    """Decode items in order, chunk by chunk, on all cores.
+
+    Yields:
+        For each chunk its good images, uint8 ``[k, 3, size, size]``, and its bad ones by their
+        position in the chunk.
+    """
+    chunks = [(items[start : start + CHUNK], size) for start in range(0, len(items), CHUNK)]
+    return map_in_order(_decode_chunk, chunks, workers)
+
+
+def _decode_chunk(items: Sequence[Item], size: int) -> Decoded:
+    images: list[NDArray[np.uint8]] = []
+    faults: dict[int, BadImage] = {}
+    for i, item in enumerate(items):
+        data = item.read()
+        image = data if isinstance(data, BadImage) else decode(data, size)
+        if isinstance(image, BadImage):
+            faults[i] = replace(image, where=item.where)
+        else:
+            images.append(image)
+    return np.array(images, dtype=np.uint8).reshape(-1, 3, size, size), faults
+
+
+def _domain(listing: Listing, good: NDArray[np.bool_], options: ImportOptions) -> Domain:
+    """Keep the good images, drop classes without any, number groups within classes."""
+    old = np.asarray(listing.labels)[good]
+    used, labels = np.unique(old, return_inverse=True)
+    class_names = tuple(listing.class_names[i] for i in used)
+    if options.split_file:
+        split = read_split_file(options.split_file, class_names)
+    else:
+        whole = len(class_names) == len(listing.class_names)
+        sizes = listing.split_sizes if whole else None
+        split = split_classes(class_names, options.seed, sizes)
+    return Domain(
+        name=listing.name,
+        class_names=class_names,
+        labels=labels.astype(np.int64),
+        groups=_numbered(listing, good),
+        mirror=listing.mirror if options.mirror is None else options.mirror,
+        split=split,
+    )
+
+
+def _numbered(listing: Listing, good: NDArray[np.bool_]) -> NDArray[np.int64] | None:
+    """Number groups from 0 in order of appearance; the same group in two classes is two groups."""
+    if listing.groups is None:
+        return None
+    numbers: dict[object, int] = {}
+    keys = zip(listing.labels, listing.groups, strict=True)
+    kept = [key for key, keep in zip(keys, good, strict=True) if keep]
+    return np.array([numbers.setdefault(key, len(numbers)) for key in kept], dtype=np.int64)
+
+
+def _complaint(name: str, bad: Sequence[BadImage], total: int) -> str:
+    kinds = Counter(fault.kind for fault in bad)
+    counts = some((f"{count} {kind}" for kind, count in kinds.most_common()), limit=8)
+    examples = some((f"{fault.where} ({fault.kind})" for fault in bad), limit=3)
+    return (
+        f"{name}: {len(bad):,} of {total:,} files cannot be read ({counts}): {examples}. "
+        "Repair or remove them, or pass --skip-bad to go on without them."
+    )
+
+
+@contextmanager
+def clear_errors(target: Path) -> Iterator[None]:
+    """Turn an operating system's error on writing into one clear line."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise _no_room(target) from None
+        raise PolyshotError(f"{target} cannot be written: {error.strerror or error}.") from None
+
+
+def _no_room(target: Path, needed: int = 0, free: int = 0) -> PolyshotError:
+    detail = f" {needed / 1e6:,.0f} MB are needed, {free / 1e6:,.0f} MB are free." if needed else ""
+    return PolyshotError(
+        f"There is no room to write {target}: the disk is full.{detail} "
+        "Nothing was left behind; free some space or choose another --out."
+    )

@@ -1,0 +1,239 @@
+"""A pack: one domain decoded once, as a memory-mapped uint8 array with its labels.
+
+On disk it is a folder: ``images.npy`` (uint8 ``[n, 3, size, size]``), ``labels.npy``, optional
+``groups.npy`` and ``domain.json``. It is written under a temporary name and renamed, so a
+half-written pack never exists.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from polyshot.data.domain import Domain
+from polyshot.data.hashing import digest, file_digest
+from polyshot.data.splits import PARTS, ClassSplit
+from polyshot.errors import PolyshotError
+
+FORMAT = 1
+"""Version of the layout. A reader refuses a newer one and knows how to read every older one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pack:
+    """An opened pack."""
+
+    path: Path
+    domain: Domain
+    images: NDArray[np.uint8]
+    """``[n, 3, size, size]``, memory-mapped: nothing is read until it is used."""
+    hash: str
+    """Hash of the whole content: pixels, labels, groups and class names."""
+    source: Mapping[str, Any]
+    """Where it came from: reader, file name, images left out and why."""
+
+    @property
+    def size(self) -> int:
+        """Side length of the images in pixels."""
+        return int(self.images.shape[-1])
+
+    @classmethod
+    def open(cls, path: Path | str, verify: bool = True) -> "Pack":
+        """Open a pack, and check its bytes against its hash unless ``verify`` is off."""
+        path = Path(path)
+        about = _read_description(path)
+        try:
+            labels = np.load(path / "labels.npy")
+            groups = np.load(path / "groups.npy") if about["groups"] else None
+            images = np.load(path / "images.npy", mmap_mode="r")
+            domain = Domain(
+                name=about["name"],
+                class_names=tuple(about["classes"]),
+                labels=labels,
+                groups=groups,
+                mirror=about["mirror"],
+                split=_split_from_json(about["split"]),
+            )
+            expected, source, count = about["hash"], about["source"], about["images"]
+        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+            raise PolyshotError(f"The pack {path} is damaged ({error}): import it again.") from None
+        if len(labels) != count or len(images) != count or images.dtype != np.uint8:
+            raise PolyshotError(f"The pack {path} is damaged (its counts differ): import it again.")
+        if verify and content_hash(path, domain) != expected:
+            raise PolyshotError(
+                f"The pack {path} does not match its hash: its files were changed or damaged after "
+                "the import. Import it again."
+            )
+        return cls(path, domain, images, expected, source)
+
+    def record_split(self, split: ClassSplit) -> None:
+        """Write another class split into the pack's description (pixels and hash stay)."""
+        about = _read_description(self.path) | {"split": asdict(split)}
+        _write_atomically(self.path / "domain.json", _to_json(about))
+
+
+class PackWriter:
+    """Writes a pack batch by batch; leaves nothing behind unless :meth:`finish` is reached.
+
+    Pixels are appended with plain writes: a full disk is then an error here, where a memory map
+    would kill the process.
+    """
+
+    def __init__(self, path: Path, size: int, overwrite: bool = False):
+        self.path, self.size, self.overwrite = path, size, overwrite
+        self.count = 0
+        _remove_left_overs(path)
+        if path.exists() and not overwrite:
+            raise PolyshotError(
+                f"{path} exists: --overwrite replaces it, --keep leaves it as it is."
+            )
+        if path.exists() and not (path / "domain.json").is_file():
+            raise PolyshotError(f"{path} exists and is no pack: it is not overwritten.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._folder = path.parent / f".{path.name}.partial-{os.getpid()}"
+        self._folder.mkdir()
+        self._file = (self._folder / "images.npy").open("wb")
+        self._write_header()
+
+    def append(self, images: NDArray[np.uint8]) -> None:
+        """Add images, uint8 ``[k, 3, size, size]``."""
+        self._file.write(np.ascontiguousarray(images).data)
+        self.count += len(images)
+
+    def finish(self, domain: Domain, source: Mapping[str, Any]) -> Pack:
+        """Write labels and description, and give the pack its name."""
+        self._write_header()
+        self._file.close()
+        np.save(self._folder / "labels.npy", domain.labels.astype("<i8"))
+        if domain.groups is not None:
+            np.save(self._folder / "groups.npy", domain.groups.astype("<i8"))
+        about = {
+            "format": FORMAT,
+            "name": domain.name,
+            "images": self.count,
+            "size": self.size,
+            "groups": domain.group_count,
+            "mirror": domain.mirror,
+            "hash": content_hash(self._folder, domain),
+            "source": dict(source),
+            "split": asdict(domain.split),
+            "classes": domain.class_names,
+        }
+        (self._folder / "domain.json").write_text(_to_json(about), encoding="utf-8")
+        if self.path.exists():  # overwrite was allowed in __init__
+            old = self._folder.with_name(self._folder.name + ".old")
+            self.path.rename(old)
+            self._folder.rename(self.path)
+            shutil.rmtree(old)
+        else:
+            self._folder.rename(self.path)
+        return Pack.open(self.path, verify=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._file.close()  # writes what is buffered, which fails on a full disk
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _write_header(self) -> None:
+        """Write the ``.npy`` header at the file's start; its length is the same for any count."""
+        shape = (self.count, 3, self.size, self.size)
+        self._file.seek(0)
+        npy.write_array_header_1_0(
+            self._file, {"descr": "|u1", "fortran_order": False, "shape": shape}
+        )
+
+
+def find_packs(folder: Path | str) -> list[Path]:
+    """List the packs in a folder by name (or the folder itself, if it is one)."""
+    folder = Path(folder)
+    if (folder / "domain.json").is_file():
+        return [folder]
+    if not folder.is_dir():
+        raise PolyshotError(f"There is no folder {folder}.")
+    found = sorted(
+        file.parent for file in folder.glob("*/domain.json") if not file.parent.name.startswith(".")
+    )
+    if not found:
+        raise PolyshotError(
+            f"There are no packs in {folder}: make some with 'polyshot data import' "
+            "or 'polyshot data toy'."
+        )
+    return found
+
+
+def content_hash(folder: Path, domain: Domain) -> str:
+    """Hash pixels, labels, groups and class names; the domain's name and split are not content."""
+    images = folder / "images.npy"
+    with images.open("rb") as file:
+        npy.read_magic(file)
+        shape, _, dtype = npy.read_array_header_1_0(file)
+        body = file.tell()
+    return digest(f"{dtype}{shape}", domain.layout_hash, file_digest(images, start=body))
+
+
+def _read_description(path: Path) -> dict[str, Any]:
+    try:
+        about = json.loads((path / "domain.json").read_text(encoding="utf-8"))
+        version = about["format"]
+    except (FileNotFoundError, NotADirectoryError):
+        raise PolyshotError(f"{path} is no pack: it has no domain.json.") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PolyshotError(f"The pack {path} has a damaged domain.json: {error}.") from None
+    if not isinstance(version, int) or version > FORMAT:
+        raise PolyshotError(
+            f"The pack {path} has format {version}, this Polyshot reads up to {FORMAT}: upgrade it."
+        )
+    return dict(about)
+
+
+def _split_from_json(split: Mapping[str, Any]) -> ClassSplit:
+    train, val, test = (tuple(split[part]) for part in PARTS)
+    return ClassSplit(train, val, test, rule=split["rule"], seed=split["seed"])
+
+
+def _to_json(about: Mapping[str, Any]) -> str:
+    return json.dumps(about, ensure_ascii=False, indent=1) + "\n"
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def _remove_left_overs(path: Path) -> None:
+    """Clean up after an import that was killed: its process is gone, its folder is not."""
+    for folder in path.parent.glob(f".{path.name}.partial-*"):
+        if _is_running(int(folder.name.rpartition("-")[2].removesuffix(".old"))):
+            continue
+        if folder.suffix == ".old" and not path.exists():  # killed between the two renames
+            folder.rename(path)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,193 @@
+"""Hugging Face image datasets as Parquet files: an image struct with embedded bytes, a ClassLabel.
+
+One file is one domain, named by its stem. In a folder, shards (``name-00000-of-00004.parquet``) are
+put together, and ``train``, ``validation`` and ``test`` files are pooled under the folder's name.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from polyshot.data.decode import MAX_BYTES, BadImage
+from polyshot.data.domain import check_class_names
+from polyshot.data.readers.base import Item, Listing, ReadOptions
+from polyshot.data.readers.layout import PART_NAMES
+from polyshot.errors import PolyshotError, near, some
+
+SHARD = re.compile(r"-\d{5}-of-\d{5}$")
+
+
+def accepts(path: Path) -> bool:
+    """A Parquet file, or a folder with Parquet files in it or in its ``data`` folder."""
+    return path.suffix.lower() == ".parquet" or (path.is_dir() and bool(_files(path)))
+
+
+@contextmanager
+def listings(path: Path, options: ReadOptions) -> Iterator[list[Listing]]:
+    """List every domain of a file or folder."""
+    _require_pyarrow()
+    domains: dict[str, list[Path]] = defaultdict(list)
+    for file in _files(path):
+        stem = SHARD.sub("", file.stem)
+        part = stem.lower() in PART_NAMES
+        domains[path.resolve().stem if part else stem].append(file)
+    if not domains:
+        raise PolyshotError(f"There is no Parquet file {path}.")
+    if options.name and len(domains) > 1:
+        raise PolyshotError(
+            f"{path} has {len(domains)} domains ({some(domains)}), --name takes one."
+        )
+    found = [_listing(options.name or name, files, options) for name, files in domains.items()]
+    yield found
+    _row_group.cache_clear()
+
+
+@dataclass(frozen=True)
+class RowItem:
+    """One row of a Parquet file."""
+
+    file: Path
+    column: str
+    group: int
+    row: int
+
+    @property
+    def where(self) -> str:
+        """File and row, counted in its row group."""
+        return f"{self.file.name}, row group {self.group}, row {self.row}"
+
+    def read(self) -> bytes | BadImage:
+        """Take the row's bytes from its row group, which a worker keeps while it is in it."""
+        from pyarrow import ArrowException  # noqa: PLC0415
+
+        try:
+            value = _row_group(self.file, self.column, self.group)[self.row].as_py()
+        except (ArrowException, OSError):
+            return BadImage("corrupt row group")
+        data = value.get("bytes") if isinstance(value, dict) else value
+        if data is None:
+            return BadImage("no embedded bytes")
+        if len(data) > MAX_BYTES:
+            return BadImage(f"too large ({len(data) / 2**20:,.0f} MiB)")
+        return bytes(data)
+
+
+@lru_cache(maxsize=1)
+def _row_group(file: Path, column: str, group: int) -> Any:  # a pyarrow array, untyped
+    from pyarrow import parquet  # noqa: PLC0415, an extra
+
+    return parquet.ParquetFile(file).read_row_group(group, columns=[column])[column]
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    return sorted(path.glob("*.parquet")) or sorted(path.glob("data/*.parquet"))
+
+
+def _require_pyarrow() -> None:
+    try:
+        import pyarrow.parquet  # noqa: F401, PLC0415
+    except ImportError:
+        raise PolyshotError(
+            "Reading Parquet files needs pyarrow: pip install 'polyshot[parquet]'."
+        ) from None
+
+
+def _listing(name: str, files: Sequence[Path], options: ReadOptions) -> Listing:
+    from pyarrow import ArrowException, parquet  # noqa: PLC0415
+
+    items: list[Item] = []
+    labels: list[Any] = []
+    groups: list[Any] = []
+    names: list[str] | None = None
+    for file in files:
+        try:
+            table = parquet.ParquetFile(file)
+            features = _features(table.schema_arrow)
+            image, label = _columns(table.schema_arrow, features, options.label_column, file)
+            wanted = [label, *(["group"] if "group" in table.schema_arrow.names else [])]
+            for index in range(table.num_row_groups):
+                columns = table.read_row_group(index, columns=wanted).to_pydict()
+                labels += columns[label]
+                groups += columns.get("group", [])
+                items += [RowItem(file, image, index, row) for row in range(len(columns[label]))]
+        except (ArrowException, OSError) as error:
+            line = str(error).splitlines()[0]
+            raise PolyshotError(f"{file} cannot be read as a Parquet file: {line}") from None
+        these = features.get(label, {}).get("names")
+        if names is not None and these != names:
+            raise PolyshotError(f"{file} and {files[0]} name different classes: import them apart.")
+        names = these
+    class_names, ids = _class_ids(labels, names, name)
+    check_class_names(class_names, name, options.keep_case)
+    return Listing(
+        name=name,
+        class_names=tuple(class_names),
+        items=items,
+        labels=ids,
+        groups=groups or None,
+        reader="parquet",
+        origin=files[0].name,
+    )
+
+
+def _features(schema: Any) -> Mapping[str, Mapping[str, Any]]:
+    """Read the column types that Hugging Face keeps in the schema's metadata."""
+    stored = (schema.metadata or {}).get(b"huggingface")
+    if stored is None:
+        return {}
+    try:
+        features = json.loads(stored)["info"]["features"]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return features if isinstance(features, dict) else {}
+
+
+def _columns(
+    schema: Any, features: Mapping[str, Mapping[str, Any]], wanted: str | None, file: Path
+) -> tuple[str, str]:
+    """Find the image column and the label column, by declared type, then by name."""
+    images = [name for name, kind in features.items() if kind.get("_type") == "Image"]
+    labels = [name for name, kind in features.items() if kind.get("_type") == "ClassLabel"]
+    image = next((name for name in [*images, "image", "img"] if name in schema.names), None)
+    if image is None:
+        raise PolyshotError(f"{file} has no image column among {some(schema.names)}.")
+    if wanted is not None and wanted not in schema.names:
+        hint = near(wanted, schema.names)
+        raise PolyshotError(f"{file} has no column '{wanted}', only {some(schema.names)}.{hint}")
+    if wanted is None and len(labels) > 1:
+        raise PolyshotError(
+            f"{file} has several label columns: choose one with --label-column {labels[0]}."
+        )
+    label = wanted or next(
+        (name for name in [*labels, "label", "labels"] if name in schema.names), None
+    )
+    if label is None:
+        raise PolyshotError(
+            f"{file} has no label column among {some(schema.names)}: name it with --label-column."
+        )
+    return image, label
+
+
+def _class_ids(
+    labels: Sequence[Any], names: Sequence[str] | None, where: str
+) -> tuple[list[str], list[int]]:
+    """Map labels (ids of a ClassLabel, plain integers or strings) to class ids from 0."""
+    if not labels:
+        raise PolyshotError(f"{where} has no images.")
+    if any(label is None or label == -1 for label in labels):
+        raise PolyshotError(f"{where} has images without a label: import only the labelled parts.")
+    if names is None:
+        distinct = sorted(set(labels))
+        position = {label: i for i, label in enumerate(distinct)}
+        return [str(label) for label in distinct], [position[label] for label in labels]
+    if min(labels) < 0 or max(labels) >= len(names):
+        raise PolyshotError(f"{where} has labels outside its {len(names)} class names.")
+    return list(names), list(labels)

@@ -1,0 +1,144 @@
+"""Class splits: a domain's classes in three disjoint parts, train, val and test.
+
+The rule is the paper's: seventy percent of the classes (rounded down) for training, fifteen for
+validation, the rest for test, at random; ImageNet by the WordNet tree. Which rule holds is read off
+the class names (all of them WordNet ids) or given by the reader (published sizes), so the same
+domain is split in the same way on every machine.
+"""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from polyshot.errors import PolyshotError, near, some
+
+PARTS = ("train", "val", "test")
+
+SMALLEST_PART = 5
+"""A part with fewer classes cannot give a 5-way episode: such a domain is a target only."""
+
+WNID = re.compile(r"n\d{8}\b")
+
+
+@dataclass(frozen=True)
+class ClassSplit:
+    """Class ids of each part, ascending, and how they came about."""
+
+    train: tuple[int, ...]
+    val: tuple[int, ...]
+    test: tuple[int, ...]
+    rule: str
+    """``random``, ``wordnet``, ``file``, or ``target-only`` (too small: every class is test)."""
+    seed: int | None = None
+    """The seed of a random split; None where chance played no part."""
+
+    def part(self, name: str) -> tuple[int, ...]:
+        """Return the class ids of ``train``, ``val``, ``test``, or ``all``."""
+        if name == "all":
+            return tuple(sorted(self.train + self.val + self.test))
+        if name not in PARTS:
+            known = (*PARTS, "all")
+            raise PolyshotError(
+                f"There is no part '{name}': choose from {', '.join(known)}.{near(name, known)}"
+            )
+        ids: tuple[int, ...] = getattr(self, name)
+        return ids
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Number of classes in train, val and test."""
+        return len(self.train), len(self.val), len(self.test)
+
+
+def split_classes(
+    class_names: Sequence[str], seed: int = 0, sizes: tuple[int, int, int] | None = None
+) -> ClassSplit:
+    """Split a domain by the paper's rule.
+
+    Args:
+        class_names: one name a class; its position is the class id.
+        seed: chooses among random splits; WordNet's split does not depend on it.
+        sizes: published numbers of train, val and test classes, where they differ from the rule's.
+
+    """
+    count = len(class_names)
+    if sizes is None and count and all(WNID.match(name) for name in class_names):
+        return _split_by_wordnet(class_names)
+    if sizes is None:
+        train, val = count * 70 // 100, count * 15 // 100
+        sizes = train, val, count - train - val
+    if sum(sizes) != count:
+        raise PolyshotError(f"A split of sizes {sizes} does not fit {count} classes.")
+    if min(sizes) < SMALLEST_PART:
+        return ClassSplit((), (), tuple(range(count)), rule="target-only")
+    order = sorted(range(count), key=lambda i: (_shuffle_key(class_names[i], seed), class_names[i]))
+    train_end, val_end = sizes[0], sizes[0] + sizes[1]
+    return ClassSplit(
+        tuple(sorted(order[:train_end])),
+        tuple(sorted(order[train_end:val_end])),
+        tuple(sorted(order[val_end:])),
+        rule="random",
+        seed=seed,
+    )
+
+
+def read_split_file(path: Path, class_names: Sequence[str]) -> ClassSplit:
+    """Read and check a user's split, ``{"train": [names], "val": [...], "test": [...]}``."""
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise PolyshotError(f"There is no split file {path}.") from None
+    except (OSError, ValueError) as error:
+        raise PolyshotError(f"The split file {path} cannot be read as JSON: {error}.") from None
+    return split_from_names(given, class_names, origin=f"The split file {path}")
+
+
+def split_from_names(given: object, class_names: Sequence[str], origin: str) -> ClassSplit:
+    """Turn lists of class names into a split; overlap, gaps and unknown names are refused."""
+    if not isinstance(given, Mapping) or not set(given) <= set(PARTS):
+        raise PolyshotError(f'{origin} must be an object with the keys "train", "val" and "test".')
+    parts: dict[str, list[str]] = {name: given.get(name, []) for name in PARTS}
+    for name, members in parts.items():
+        if not isinstance(members, list) or not all(isinstance(m, str) for m in members):
+            raise PolyshotError(f'{origin}: "{name}" must be a list of class names.')
+    counts = Counter(member for members in parts.values() for member in members)
+    ids = {name: i for i, name in enumerate(class_names)}
+    if unknown := [name for name in counts if name not in ids]:
+        hint = near(unknown[0], ids)
+        raise PolyshotError(f"{origin} names classes that do not exist: {some(unknown)}.{hint}")
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise PolyshotError(f"{origin} names classes twice, parts must not overlap: {some(twice)}.")
+    if missing := [name for name in class_names if name not in counts]:
+        raise PolyshotError(f"{origin} leaves classes out of every part: {some(missing)}.")
+    train, val, test = (tuple(sorted(ids[member] for member in parts[name])) for name in PARTS)
+    return ClassSplit(train, val, test, rule="file")
+
+
+def _split_by_wordnet(class_names: Sequence[str]) -> ClassSplit:
+    """ImageNet's split in the paper: carnivores validate, devices test, the rest trains."""
+    under = wordnet_ids()
+    ids = range(len(class_names))
+    val = tuple(i for i in ids if class_names[i][:9] in under["carnivore"])
+    test = tuple(i for i in ids if class_names[i][:9] in under["device"])
+    train = tuple(i for i in ids if i not in {*val, *test})
+    if min(len(train), len(val), len(test)) < SMALLEST_PART:
+        return ClassSplit((), (), tuple(ids), rule="target-only")
+    return ClassSplit(train, val, test, rule="wordnet")
+
+
+@cache
+def wordnet_ids() -> dict[str, frozenset[str]]:
+    """WordNet 3.0 noun ids under *carnivore* and under *device* (made by tools/wordnet_ids.py)."""
+    text = resources.files("polyshot.data").joinpath("wordnet.json").read_text(encoding="utf-8")
+    return {root: frozenset(ids) for root, ids in json.loads(text)["under"].items()}
+
+
+def _shuffle_key(name: str, seed: int) -> bytes:
+    """A random order that depends on the names alone, not on a library's generator."""
+    return hashlib.sha256(f"{seed}\0{name}".encode()).digest()

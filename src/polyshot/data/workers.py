@@ -1,0 +1,58 @@
+"""All cores for work that splits into chunks, results in order."""
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from polyshot.errors import PolyshotError
+
+Result = TypeVar("Result")
+
+
+def cores() -> int:
+    """How many cores this process may use: fewer than the machine has, inside a container."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def map_in_order(
+    function: Callable[..., Result],
+    chunks: Sequence[tuple[object, ...]],
+    workers: int | None = None,
+) -> Iterator[Result]:
+    """Call ``function(*chunk)`` for each chunk in worker processes; yield the results in order."""
+    workers = workers or cores()
+    if workers == 1 or len(chunks) <= 2:  # processes would take longer to start than to work
+        for chunk in chunks:
+            yield function(*chunk)
+        return
+    # On Linux fork starts at once and asks no __main__ guard of a user's script; the children only
+    # run Pillow and numpy. Elsewhere fork is unsafe.
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupt)
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for chunk in chunks:
+            waiting.append(pool.submit(function, *chunk))
+            if len(waiting) > 4 * workers:  # bounds the memory, keeps every worker busy
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise PolyshotError(
+            "A worker process was killed, most likely for want of memory: try --workers 1."
+        ) from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _ignore_interrupt() -> None:
+    """Ctrl-C goes to the whole process group; the parent alone answers it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,21 @@
+"""Errors that a user can cause and a user can mend."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class PolyshotError(Exception):
+    """Bad input, in one clear line that says what to do; the program exits with 2."""
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Return `` Did you mean 'x'?`` for a misspelt name, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def some(names: Iterable[str], limit: int = 5) -> str:
+    """Join the first few names for a one-line message: ``a, b, c and 12 more``."""
+    listed = [str(name) for name in names]
+    shown = ", ".join(listed[:limit])
+    return shown if len(listed) <= limit else f"{shown} and {len(listed) - limit} more"

@@ -1,0 +1,1 @@
+"""The networks, pure PyTorch: base, modulators, selector and prototype heads."""

@@ -1,0 +1,152 @@
+"""The base: ResNet-18 (He et al., 2016) without its classifier, keyed as torchvision's."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from polyshot.errors import PolyshotError, near, some
+
+Stem = Literal["imagenet", "small", "small/2"]
+
+BN_EPS = 1e-5  # folding a modulator needs the very number that batch norm uses
+STAGES = 4
+BLOCKS = 2  # residual blocks a stage: 2 makes it ResNet-18
+
+
+@dataclass(frozen=True)
+class ResNetConfig:
+    """The shape of a base; pools are only compatible when theirs are equal."""
+
+    width: int = 64
+    """Channels of the first stage; each later stage doubles them. 64 is the standard."""
+    stem: Stem = "imagenet"
+    """`imagenet`: 7x7 convolution, stride 2, then max-pooling (the paper). `small`: 3x3, stride 1,
+    no pooling, for small images. `small/2`: the same with stride 2."""
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise PolyshotError(f"The width of a ResNet must be at least 1, not {self.width}.")
+        if self.stem not in get_args(Stem):
+            hint = near(self.stem, get_args(Stem))
+            raise PolyshotError(
+                f"Unknown stem '{self.stem}'.{hint} Known are {some(get_args(Stem))}."
+            )
+
+    @property
+    def dim(self) -> int:
+        """Length of an embedding."""
+        return 8 * self.width
+
+
+class ModulatedLayer(NamedTuple):
+    """One of the 16 3x3 convolutions that modulators hang on."""
+
+    conv: str
+    """Its name in the base, such as `layer1.0.conv1`; also the modulator's key."""
+    bn: str
+    """The name of the batch norm that follows it."""
+    inputs: int
+    """Input channels of the convolution."""
+    outputs: int
+    """Output channels of the convolution and of the batch norm."""
+
+
+def modulated_layers(config: ResNetConfig) -> list[ModulatedLayer]:
+    """List the 3x3 convolutions of the residual blocks, in the order of the forward pass."""
+    layers = []
+    inputs = config.width
+    for stage in range(STAGES):
+        outputs = config.width * 2**stage
+        for block in range(BLOCKS):
+            at = f"layer{stage + 1}.{block}"
+            layers.append(ModulatedLayer(f"{at}.conv1", f"{at}.bn1", inputs, outputs))
+            layers.append(ModulatedLayer(f"{at}.conv2", f"{at}.bn2", outputs, outputs))
+            inputs = outputs
+    return layers
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions and a shortcut: [B, inputs, H, W] -> [B, outputs, H / stride, ...]."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs, eps=BN_EPS)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs, eps=BN_EPS)
+        self.downsample = (
+            nn.Identity()
+            if stride == 1 and inputs == outputs
+            else nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False),
+                nn.BatchNorm2d(outputs, eps=BN_EPS),
+            )
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run the block."""
+        y = torch.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        return torch.relu(y + self.downsample(x))
+
+
+class ResNet(nn.Module):
+    """ResNet-18 up to its embedding; with the default config torchvision's, less `fc`."""
+
+    def __init__(self, config: ResNetConfig | None = None) -> None:
+        super().__init__()
+        self.config = config = config or ResNetConfig()
+        width = config.width
+        if config.stem == "imagenet":
+            self.conv1 = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
+        else:
+            stride = 2 if config.stem == "small/2" else 1
+            self.conv1 = nn.Conv2d(3, width, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width, eps=BN_EPS)
+        self.maxpool = nn.MaxPool2d(3, 2, 1) if config.stem == "imagenet" else nn.Identity()
+        self.layer1 = nn.Sequential(Block(width, width, 1), Block(width, width, 1))
+        self.layer2 = nn.Sequential(Block(width, 2 * width, 2), Block(2 * width, 2 * width, 1))
+        self.layer3 = nn.Sequential(Block(2 * width, 4 * width, 2), Block(4 * width, 4 * width, 1))
+        self.layer4 = nn.Sequential(Block(4 * width, 8 * width, 2), Block(8 * width, 8 * width, 1))
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):  # He initialisation; batch norms start as 1 and 0
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Embed normalised float images: [B, 3, H, W] -> [B, 8 * width]."""
+        x = torch.relu(self.bn1(self.conv1(images)))  # [B, width, H/2, W/2] (`small`: H, W)
+        x = self.maxpool(x)  # [B, width, H/4, W/4]
+        x = self.layer1(x)
+        x = self.layer2(x)  # [B, 2 width, H/8, W/8]
+        x = self.layer3(x)  # [B, 4 width, H/16, W/16]
+        x = self.layer4(x)  # [B, 8 width, H/32, W/32]
+        embedding: Tensor = x.mean((2, 3))  # global average pooling: [B, 8 width]
+        return embedding
+
+
+def load_base(model: ResNet, state_dict: Mapping[str, Tensor]) -> None:
+    """Copy weights with torchvision's keys into `model`; `fc.*`, the classifier, is left out.
+
+    Nothing is copied unless everything fits. Old files without `num_batches_tracked` are welcome:
+    batch norm with a fixed momentum never reads it.
+    """
+    given = {name: tensor for name, tensor in state_dict.items() if not name.startswith("fc.")}
+    wanted = model.state_dict()
+    missing = [k for k in wanted if k not in given and not k.endswith(".num_batches_tracked")]
+    unknown = [k for k in given if k not in wanted]
+    shapes = [
+        f"{k} (is {list(given[k].shape)}, should be {list(wanted[k].shape)})"
+        for k in wanted
+        if k in given and given[k].shape != wanted[k].shape
+    ]
+    faults = {"missing keys": missing, "unknown keys": unknown, "wrong shapes": shapes}
+    found = "; ".join(f"{fault}: {some(keys, 3)}" for fault, keys in faults.items() if keys)
+    if found:
+        raise PolyshotError(
+            f"These weights do not fit a ResNet-18 of width {model.config.width} with the "
+            f"'{model.config.stem}' stem: {found}."
+        )
+    model.load_state_dict(given, strict=False)

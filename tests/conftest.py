@@ -1,0 +1,52 @@
+"""Images and domains that tests share."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from polyshot.data.domain import Domain
+from polyshot.data.splits import ClassSplit
+
+
+def picture(seed: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
+    """A smooth random picture: noise would compress badly and resize to grey."""
+    small = np.random.default_rng(seed).integers(0, 256, (4, 5, 3), dtype=np.uint8)
+    return Image.fromarray(small).resize(size, Image.Resampling.BILINEAR)
+
+
+@pytest.fixture
+def image_folder(tmp_path: Path) -> Callable[..., Path]:
+    """Makes ``root/class/*.png`` with the classes and numbers given."""
+
+    def make(name: str = "photos", **classes: int) -> Path:
+        root = tmp_path / name
+        for c, (label, count) in enumerate((classes or {"cat": 6, "dog": 7, "owl": 5}).items()):
+            folder = root / label
+            folder.mkdir(parents=True)
+            for i in range(count):
+                picture(100 * c + i).save(folder / f"{i:03}.png")
+        return root
+
+    return make
+
+
+def make_domain(sizes: list[int], group_size: int = 0, name: str = "d") -> Domain:
+    """A domain without pixels whose classes, all of them test classes, have the sizes given."""
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    groups = np.arange(len(labels)) // group_size if group_size else None
+    if groups is not None:  # a group lies within one class
+        groups = np.unique(np.stack([labels, groups]), axis=1, return_inverse=True)[1].astype(
+            np.int64
+        )
+    names = tuple(f"class {i}" for i in range(len(sizes)))
+    split = ClassSplit((), (), tuple(range(len(sizes))), rule="file")
+    return Domain(name, names, labels.astype(np.int64), groups, split=split)
+
+
+SHARED = Path(__file__).parents[1].parent / "shared" / "data"
+needs_shared = pytest.mark.skipif(
+    not SHARED.is_dir(), reason="the real images of ../shared/data are not on this machine"
+)
