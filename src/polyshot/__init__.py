@@ -1,1 +1,49 @@
-"""Polyshot: few-shot image classification in any visual domain."""
+"""Polyshot: few-shot image classification in any visual domain, also one never seen.
+
+The public names are loaded when they are first used, so that ``import polyshot`` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from polyshot.errors import PolyshotError
+
+if TYPE_CHECKING:
+    from polyshot.data.domain import Domain as Domain
+    from polyshot.data.episodes import Episodes as Episodes
+    from polyshot.data.episodes import EpisodeSampler as EpisodeSampler
+    from polyshot.data.importer import import_source as import_source
+    from polyshot.data.pack import Pack as Pack
+    from polyshot.data.shapes import EpisodeShape as EpisodeShape
+    from polyshot.data.shapes import VariableShape as VariableShape
+
+_HOMES = {
+    "Domain": "polyshot.data.domain",
+    "EpisodeSampler": "polyshot.data.episodes",
+    "EpisodeShape": "polyshot.data.shapes",
+    "Episodes": "polyshot.data.episodes",
+    "Pack": "polyshot.data.pack",
+    "VariableShape": "polyshot.data.shapes",
+    "import_source": "polyshot.data.importer",
+}
+
+__all__ = [  # noqa: F822, most of them are loaded by __getattr__
+    "Domain",
+    "EpisodeSampler",
+    "EpisodeShape",
+    "Episodes",
+    "Pack",
+    "PolyshotError",
+    "VariableShape",
+    "import_source",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'polyshot' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -11,7 +11,6 @@ from polyshot.data.domain import Domain
 from polyshot.data.importer import Progress, clear_errors
 from polyshot.data.pack import Pack, PackWriter
 from polyshot.data.workers import map_in_order
-from polyshot.errors import PolyshotError, near
 
 
 def draw_packs(
@@ -26,11 +25,7 @@ def draw_packs(
 ) -> list[Pack]:
     """Draw the named domains (all of them if none is named) into packs ``out/<name>``."""
     for name in names:
-        if name not in toy.DOMAINS:
-            known = ", ".join(toy.DOMAINS)
-            raise PolyshotError(
-                f"There is no embedded domain '{name}', only {known}.{near(name, toy.DOMAINS)}"
-            )
+        toy.draw_one(name, 0, 0, size, seed)  # complains of a wrong name or size before any work
     packs = []
     for name in names or toy.DOMAINS:
         about = toy.DOMAINS[name]

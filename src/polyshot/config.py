@@ -1,0 +1,269 @@
+"""Every choice of a training, as data: presets, and options that override single fields.
+
+`tiny` trains in minutes on two cores, `paper` is faithful to the paper's text, `strong` is the same
+network trained the way that measurements on real images recommend.
+"""
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from polyshot.data.augment import STRONG, WEAK, Augment
+from polyshot.data.shapes import EpisodeShape
+from polyshot.errors import PolyshotError, near, some
+from polyshot.models.heads import Metric
+from polyshot.models.modulators import Kind
+from polyshot.models.resnet import ResNetConfig
+
+Optimiser = Literal["adam", "sgd"]
+
+
+@dataclass(frozen=True)
+class BaseConfig:
+    """Step 1: supervised learning over all training classes of all sources."""
+
+    steps: int = 4000
+    """Updates; 0 keeps the weights it starts from."""
+    batch: int = 1024
+    """Images of one update."""
+    optimiser: Optimiser = "sgd"
+    """`sgd` is Nesterov with momentum 0.9."""
+    learning_rate: float = 0.4
+    """Its peak: it warms up linearly and falls to zero along a cosine."""
+    warm_up: int = 200
+    """Updates until the peak."""
+    weight_decay: float = 5e-4
+    """On the weights of convolutions and the classifier, not on biases and batch norm."""
+    label_smoothing: float = 0.1
+    """Share of the target's mass that is spread over all classes."""
+    augment: Augment = STRONG
+    """Augmentation of most of the training."""
+    mix: float = 0.5
+    """Share of the batches whose images are mixed by CutMix or mixup, within their domain."""
+    cool_down: float = 0.2
+    """Share of the updates, at the end, with weak augmentation and no mixing."""
+    sampling: float = 0.5
+    """A source of n images is drawn from with weight n to this power."""
+    clip: float = 5.0
+    """Largest norm of the gradient."""
+    validate_every: int = 500
+    """Updates between two looks at the validation classes; the best state is kept."""
+
+
+@dataclass(frozen=True)
+class ModulatorConfig:
+    """Step 2: episodic prototype learning on one source, the base frozen."""
+
+    kind: Kind = "conv1x1"
+    """`conv1x1` or `channel`."""
+    steps: int = 400
+    """Updates of each modulator."""
+    episodes: int = 10
+    """Episodes of one update."""
+    shape: EpisodeShape = field(default_factory=EpisodeShape)
+    """Shape of the training episodes."""
+    learning_rate: float = 1e-3
+    """Adam's, falling to zero along a cosine."""
+    weight_decay: float = 0.0
+    """Decoupled, towards the identity."""
+    augment: Augment = WEAK
+    """Augmentation of support and query images."""
+    clip: float = 5.0
+    """Largest norm of the gradient."""
+    validate_every: int = 100
+    """Updates between two looks at the validation classes; the best state is kept."""
+    strengths: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    """Candidates for the factor lambda on the trained modulator; 0 is the base itself."""
+
+
+@dataclass(frozen=True)
+class SelectorConfig:
+    """Step 3: which member is best for a task, told from its support set."""
+
+    steps: int = 800
+    """Updates."""
+    tasks: int = 300
+    """Training tasks of each source."""
+    batch: int = 64
+    """Tasks of one update."""
+    hidden: int = 128
+    """Width of the hidden layer."""
+    dropout: float = 0.3
+    """On the hidden layer."""
+    learning_rate: float = 1e-3
+    """AdamW's."""
+    weight_decay: float = 0.05
+    """Decoupled."""
+    standardise: bool = True
+    """Scale the task representation to unit norm, then to zero mean and unit variance."""
+    clip: float = 5.0
+    """Largest norm of the gradient."""
+    validate_every: int = 100
+    """Updates between two looks at the validation classes; the best state is kept."""
+
+
+@dataclass(frozen=True)
+class AdaptationConfig:
+    """Further adaptation: a linear head on frozen embeddings, learned on the support set."""
+
+    start: Literal["prototypes", "random"] = "prototypes"
+    """`random` is the recipe of *A Closer Look at Few-shot Classification*; `prototypes` starts at
+    the prototypes' classifier on unit embeddings and is pulled towards it."""
+    steps: int = 100
+    """Updates on the support set."""
+    learning_rate: float = 1e-2
+    """Adam's from prototypes, SGD's from a random start."""
+    pull: float = 1e-3
+    """Weight of the squared distance from the start (weight decay of a random start)."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole training."""
+
+    preset: str = "strong"
+    """Where the values came from, before single ones were overridden."""
+    seed: int = 0
+    """Another seed, another training."""
+    size: int = 72
+    """Side length of the images in pixels; packs must have it."""
+    model: ResNetConfig = field(default_factory=ResNetConfig)
+    """The base's architecture."""
+    metric: Metric = "cosine"
+    """Distance of embeddings from prototypes."""
+    base: BaseConfig = field(default_factory=BaseConfig)
+    modulator: ModulatorConfig = field(default_factory=ModulatorConfig)
+    selector: SelectorConfig = field(default_factory=SelectorConfig)
+    adaptation: AdaptationConfig = field(default_factory=AdaptationConfig)
+    shape: EpisodeShape = field(default_factory=EpisodeShape)
+    """Shape of validation episodes, and of the selector's tasks."""
+    validation_episodes: int = 300
+    """Validation episodes of each source; choices are made on them."""
+
+
+PRESETS: dict[str, Config] = {
+    "tiny": Config(
+        preset="tiny",
+        size=40,
+        model=ResNetConfig(width=16, stem="small/2"),
+        base=BaseConfig(
+            steps=900, batch=128, learning_rate=0.1, warm_up=50, mix=0.25, validate_every=150
+        ),
+        modulator=ModulatorConfig(steps=60, episodes=2, validate_every=20),
+        selector=SelectorConfig(steps=300, tasks=150),
+        validation_episodes=100,
+    ),
+    "paper": Config(
+        preset="paper",
+        metric="euclidean",
+        base=BaseConfig(
+            optimiser="adam",
+            learning_rate=1e-3,
+            warm_up=0,
+            weight_decay=0.0,
+            label_smoothing=0.0,
+            augment=WEAK,
+            mix=0.0,
+            cool_down=0.0,
+        ),
+        modulator=ModulatorConfig(strengths=(1.0,)),
+        selector=SelectorConfig(dropout=0.0, weight_decay=0.0, standardise=False),
+        adaptation=AdaptationConfig(start="random", learning_rate=0.01, pull=1e-3),
+    ),
+    "strong": Config(preset="strong"),
+}
+
+
+def preset(name: str) -> Config:
+    """Look a preset up."""
+    if name not in PRESETS:
+        raise PolyshotError(
+            f"There is no preset '{name}', only {some(PRESETS)}.{near(name, PRESETS)}"
+        )
+    return PRESETS[name]
+
+
+def override(config: Config, options: Sequence[str]) -> Config:
+    """Apply options like ``base.steps=100`` or ``modulator.kind=channel``."""
+    for option in options:
+        name, equals, text = option.partition("=")
+        if not equals:
+            raise PolyshotError(f"The option '{option}' must look like base.steps=100.")
+        config = _replaced(config, name.strip().split("."), text.strip(), option)
+    return config
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Turn a config into plain data for JSON."""
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
+    return plain
+
+
+def from_dict(plain: Mapping[str, Any]) -> Config:
+    """Read a config back from plain data."""
+    made = _build(Config, plain)
+    assert isinstance(made, Config)
+    return made
+
+
+def differences(one: Config, other: Config) -> list[str]:
+    """List the fields in which two configs differ: ``base.steps: 100 and 200``."""
+
+    def walk(a: Any, b: Any, path: str) -> list[str]:
+        if isinstance(a, dict):
+            return [line for key in a for line in walk(a[key], b.get(key), f"{path}.{key}")]
+        return [] if a == b else [f"{path[1:]}: {a} and {b}"]
+
+    return walk(to_dict(one), to_dict(other), "")
+
+
+def _replaced(node: Any, names: Sequence[str], text: str, option: str) -> Any:
+    fields = {f.name: f for f in dataclasses.fields(node)}
+    if names[0] not in fields:
+        known = ", ".join(fields)
+        raise PolyshotError(
+            f"The option '{option}' names no field '{names[0]}', only {known}."
+            + near(names[0], fields)
+        )
+    value = getattr(node, names[0])
+    if dataclasses.is_dataclass(value) != (len(names) > 1):
+        raise PolyshotError(f"The option '{option}' must name one value, like base.steps=100.")
+    if len(names) > 1:
+        new = _replaced(value, names[1:], text, option)
+    else:
+        new = _parsed(typing.get_type_hints(type(node))[names[0]], text, option)
+    return dataclasses.replace(node, **{names[0]: new})
+
+
+def _parsed(kind: Any, text: str, option: str) -> Any:
+    """Read a value of a field's type from the command line."""
+    try:
+        value = text if kind is str or typing.get_origin(kind) is Literal else json.loads(text)
+        return _build(kind, value)
+    except (ValueError, TypeError):
+        raise PolyshotError(f"The option '{option}' has a value of the wrong kind.") from None
+
+
+def _build(kind: Any, value: Any) -> Any:
+    """Make a value of a type from plain data; ValueError or TypeError where it does not fit."""
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return kind(**{name: _build(hints[name], item) for name, item in value.items()})  # type: ignore[operator]
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        if value not in arguments:
+            raise ValueError(value)
+        return value
+    if origin is tuple:
+        return tuple(_build(arguments[0], item) for item in value)
+    if origin in (typing.Union, types.UnionType):
+        return None if value is None else _build(arguments[0], value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not kind:
+        raise TypeError(value)
+    return value
