@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from polyshot.errors import PolyshotError
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from polyshot.data.domain import Domain as Domain
     from polyshot.data.episodes import Episodes as Episodes
@@ -27,7 +29,7 @@ _HOMES = {
     "import_source": "polyshot.data.importer",
 }
 
-__all__ = [  # noqa: F822, most of them are loaded by __getattr__
+__all__ = [
     "Domain",
     "EpisodeSampler",
     "EpisodeShape",

@@ -12,6 +12,8 @@ from typing import Literal
 
 from packaging.requirements import Requirement
 
+from polyshot import __version__
+
 Verdict = Literal["ok", "note", "bad"]
 
 BF16_PROBE = """
@@ -39,7 +41,12 @@ class Check:
 
 def examine() -> list[Check]:
     """Run every check; the worst verdict of a sound installation is ``note``."""
-    return [_python(), *_dependencies(), *_extras(), *_hardware()]
+    checks = [_python(), Check("polyshot", "ok", __version__)]
+    if _is_installed("polyshot"):
+        checks += [*_dependencies(), *_extras()]
+    else:
+        checks.append(Check("install", "note", "run from source, not installed: pip install -e ."))
+    return checks + _hardware()
 
 
 def _python() -> Check:
@@ -53,7 +60,7 @@ def _requirements() -> list[Requirement]:
 
 def _dependencies() -> list[Check]:
     """Core dependencies against the ranges that the package declares."""
-    checks = [Check("polyshot", "ok", metadata.version("polyshot"))]
+    checks = []
     for requirement in _requirements():
         if requirement.marker is not None:  # belongs to an extra
             continue

@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from polyshot import __version__
 from polyshot.cli.data import data
 from polyshot.errors import PolyshotError
 
@@ -42,9 +43,7 @@ def _say_error(message: str) -> None:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"polyshot {version('polyshot')}")
+        typer.echo(f"polyshot {__version__}")
         raise typer.Exit
 
 
