@@ -46,7 +46,8 @@ def progress(unit: str) -> Iterator[Callable[[str, int, int], None]]:
         RateColumn(unit),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    with Progress(*columns, console=err) as shown:
+    # Drawing takes the interpreter from the work: four times a second is lively enough.
+    with Progress(*columns, console=err, refresh_per_second=4) as shown:
 
         def report(name: str, done: int, total: int) -> None:
             if name not in bars:

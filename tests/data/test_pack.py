@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from polyshot.data.domain import Domain
 from polyshot.data.importer import ImportOptions, import_source
-from polyshot.data.pack import Pack, PackWriter, find_packs
+from polyshot.data.pack import Pack, PackWriter, find_packs, open_packs
 from polyshot.data.splits import ClassSplit
 from polyshot.errors import PolyshotError
 from tests.conftest import make_domain
@@ -130,3 +130,10 @@ def test_packs_are_found(pack: Pack, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(PolyshotError, match="There are no packs in"):
         find_packs(tmp_path / "empty")
+
+
+def test_packs_are_opened_by_name(pack: Pack, tmp_path: Path) -> None:
+    assert [one.hash for one in open_packs(tmp_path / "packs", ["photos"])] == [pack.hash]
+    assert [one.hash for one in open_packs(tmp_path / "packs")] == [pack.hash]
+    with pytest.raises(PolyshotError, match=r"no pack 'potos'.*Did you mean 'photos'"):
+        open_packs(tmp_path / "packs", ["potos"])

@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from polyshot import __version__
+from polyshot.cli import pool
 from polyshot.cli.data import data
 from polyshot.errors import PolyshotError
 
@@ -19,6 +20,8 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(data, name="data")
+for command in (pool.demo, pool.train, pool.evaluate, pool.classify, pool.info):
+    app.command()(command)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

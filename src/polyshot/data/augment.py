@@ -113,9 +113,10 @@ def recolour(pixels: Tensor, how: Augment, random: Tensor) -> Tensor:
     def factor(column: int, spread: float) -> Tensor:
         return (1 + spread * _either_side(random[column])).view(-1, 1, 1, 1)
 
-    luma = torch.tensor(LUMA, device=pixels.device).view(1, 3, 1, 1)
     keeps_colour = (random[9] >= how.grey).view(-1, 1, 1, 1)
-    grey = (pixels * luma).sum(1, keepdim=True)  # [B, 1, H, W]
+    # Plain numbers: a tensor of them would have to be copied to the device, which waits for it.
+    red, green, blue = pixels[:, :1], pixels[:, 1:2], pixels[:, 2:]
+    grey = LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue  # [B, 1, H, W]
     pixels = grey + (pixels - grey) * factor(8, how.saturation) * keeps_colour
     mean = grey.mean((2, 3), keepdim=True)
     pixels = mean + (pixels - mean) * factor(7, how.contrast)

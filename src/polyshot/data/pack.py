@@ -8,7 +8,7 @@ half-written pack never exists.
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from polyshot.data.domain import Domain
 from polyshot.data.hashing import digest, file_digest
 from polyshot.data.splits import PARTS, ClassSplit
-from polyshot.errors import PolyshotError
+from polyshot.errors import PolyshotError, near, some
 
 FORMAT = 1
 """Version of the layout. A reader refuses a newer one and knows how to read every older one."""
@@ -176,6 +176,17 @@ def find_packs(folder: Path | str) -> list[Path]:
             "or 'polyshot data toy'."
         )
     return found
+
+
+def open_packs(folder: Path | str, names: Sequence[str] = ()) -> list[Pack]:
+    """Open the named packs of a folder, in that order; all of them if none is named."""
+    found = {path.name: path for path in find_packs(folder)}
+    for name in names:
+        if name not in found:
+            raise PolyshotError(
+                f"There is no pack '{name}' in {folder}, only {some(found)}.{near(name, found)}"
+            )
+    return [Pack.open(found[name]) for name in names or found]
 
 
 def content_hash(folder: Path, domain: Domain) -> str:

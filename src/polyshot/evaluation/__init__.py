@@ -1,0 +1,1 @@
+"""Accuracy on episodes: cached embeddings, thousands of episodes a second, intervals."""

@@ -1,0 +1,214 @@
+"""Evaluation: every method on the same episodes of a target, from embeddings made once."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyshot import __version__
+from polyshot.data.episodes import Episodes, EpisodeSampler
+from polyshot.data.pack import Pack
+from polyshot.data.shapes import EpisodeShape
+from polyshot.errors import PolyshotError
+from polyshot.evaluation.embed import EmbeddingCache, embed_pack
+from polyshot.evaluation.results import Result
+from polyshot.evaluation.stats import interval
+from polyshot.methods.readout import check_adaptation, predict_many
+from polyshot.methods.rules import Rule, rule
+from polyshot.methods.tasks import IndexedTasks
+from polyshot.pool import Pool, Report
+
+__all__ = ["Prepared", "Result", "class_accuracies", "confusion", "evaluate", "prepare"]
+
+CHUNK = 1 << 19
+"""Floats gathered at once (13 episodes of 5-way 5-shot 10 queries at 512).
+
+With many more, the allocator hands its memory back to the system after each chunk: measured at four
+times as many, that takes four times as long.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Episodes of one target with the embeddings of their images."""
+
+    episodes: Episodes
+    embeddings: dict[int, Tensor]
+    """float32 [n, d] by member, on the pool's device."""
+    positions: Tensor
+    """int64 [images of the pack]: where an image's embedding is."""
+
+    def chunks(self, factor: int = 1) -> Iterator[tuple[slice, IndexedTasks]]:
+        """Cut the episodes into batches of tasks that gather `factor * CHUNK` floats a member."""
+        device = self.positions.device
+        support = self.positions[self.episodes.support.to(device)]  # [E, W, S]
+        query = self.positions[self.episodes.query.flatten(1).to(device)]  # [E, Q]
+        images = support[0].numel() + query[0].numel()
+        dim = next(iter(self.embeddings.values())).shape[1]
+        if device.type != "cpu":  # a GPU wants large batches more than small caches
+            factor *= 64
+        step = max(1, factor * CHUNK // (images * dim))
+        for start in range(0, len(self.episodes), step):
+            part = slice(start, start + step)
+            yield part, IndexedTasks(self.embeddings, support[part], query[part])
+
+
+def evaluate(
+    pool: Pool,
+    pack: Pack,
+    methods: Sequence[str],
+    shape: EpisodeShape | None = None,
+    episodes: int = 600,
+    seed: int = 0,
+    part: str = "test",
+    adapt: bool = False,
+    group_disjoint: bool = True,
+    cache: EmbeddingCache | None = None,
+    seen: bool | None = None,
+    report: Report | None = None,
+    drop_small: bool = False,
+) -> list[Result]:
+    """Measure methods on the first episodes of a target.
+
+    Args:
+        pool: what classifies.
+        pack: the target.
+        methods: names of rules.
+        shape: of the episodes; 5-way 5-shot with 10 queries by default.
+        episodes: how many.
+        seed: another seed, other episodes.
+        part: of the target's class split.
+        adapt: measure each method with a learned head too.
+        group_disjoint: keep support and query from sharing a group, where the target has groups.
+        cache: where embeddings are kept.
+        seen: whether the target was a source; only written down.
+        report: told of the embedding's progress.
+        drop_small: leave out classes too small for the shape, instead of refusing.
+
+    Returns:
+        One result a method, then one a method with its head.
+
+    """
+    if episodes < 2:
+        raise PolyshotError(f"{episodes} episodes give no interval: ask for at least 2.")
+    rules = [rule(name, pool) for name in methods]
+    shape = shape or EpisodeShape()
+    sampler = EpisodeSampler(
+        pack.domain,
+        shape,
+        part=part,
+        seed=seed,
+        group_disjoint=group_disjoint,
+        drop_small=drop_small,
+    )
+    task = prepare(pool, pack, sampler, episodes, rules, cache, report)
+    fingerprint, pool_hash = task.episodes.fingerprint(), pool.hash
+    labels = torch.arange(shape.way).repeat_interleave(shape.queries)
+    results = []
+    for adaptation in ("none", "head") if adapt else ("none",):
+        correct = [
+            predicted == labels for _, predicted in predictions(pool, task, rules, adaptation)
+        ]
+        accuracies = torch.cat(correct, 1).double().mean(-1)  # [R, E]
+        for name, accuracy in zip(methods, accuracies.tolist(), strict=True):
+            mean, half_width = interval(accuracy)
+            results.append(
+                Result(
+                    method=name,
+                    target=pack.domain.name,
+                    seen=seen,
+                    way=shape.way,
+                    shot=shape.shot,
+                    queries=shape.queries,
+                    part=part,
+                    adaptation=adaptation,
+                    seed=seed,
+                    episodes=episodes,
+                    group_disjoint=sampler.group_disjoint,
+                    fingerprint=fingerprint,
+                    mean=mean,
+                    half_width=half_width,
+                    per_episode=[round(value, 4) for value in accuracy],
+                    pool=pool_hash,
+                    pack=pack.hash,
+                    version=__version__,
+                )
+            )
+    return results
+
+
+def prepare(
+    pool: Pool,
+    pack: Pack,
+    sampler: EpisodeSampler,
+    count: int,
+    rules: Sequence[Rule],
+    cache: EmbeddingCache | None = None,
+    report: Report | None = None,
+) -> Prepared:
+    """Draw episodes and embed their images with the members that the rules may ask."""
+    drawn = sampler(0, count)
+    used = np.unique(torch.cat([drawn.support.flatten(), drawn.query.flatten()]).numpy())
+    ids = np.flatnonzero(np.isin(pack.domain.labels, sampler.class_ids))
+    # All images of the classes, so that other seeds and shapes find them in the cache; unless the
+    # episodes touch only a small share of a large target.
+    if len(ids) > 2 * len(used):
+        ids = used
+    members = sorted({member for each in rules for member in each.members(pool)})
+    embeddings = embed_pack(pool, pack, ids, cache, report, members)
+    positions = torch.full((len(pack.domain.labels),), -1)
+    positions[torch.from_numpy(ids)] = torch.arange(len(ids))
+    there = embeddings.to(pool.device)
+    return Prepared(drawn, dict(zip(members, there, strict=True)), positions.to(pool.device))
+
+
+def predictions(
+    pool: Pool, task: Prepared, rules: Sequence[Rule], adaptation: str
+) -> Iterator[tuple[slice, Tensor]]:
+    """Yield the predicted ways [R, E, Q] of slices of the episodes."""
+    check_adaptation(adaptation)
+    # Learning heads takes many small steps, which a larger batch shares.
+    for part, tasks in task.chunks(1 if adaptation == "none" else 8):
+        probabilities = predict_many(pool, tasks, rules, adaptation)  # [R, E, Q, W]
+        yield part, probabilities.mT.argmax(-2).cpu()  # in memory the ways come before the queries
+
+
+def confusion(
+    pool: Pool,
+    pack: Pack,
+    method: str,
+    shape: EpisodeShape | None = None,
+    episodes: int = 600,
+    seed: int = 0,
+    part: str = "test",
+    adaptation: str = "none",
+    group_disjoint: bool = True,
+    cache: EmbeddingCache | None = None,
+    report: Report | None = None,
+) -> Tensor:
+    """Count how queries of each class (rows) were classified (columns): int64 [C, C].
+
+    C is the number of the domain's classes; rows of classes outside of `part` are zero. Two classes
+    are confused only in the episodes that hold both.
+    """
+    shape = shape or EpisodeShape()
+    sampler = EpisodeSampler(
+        pack.domain, shape, part=part, seed=seed, group_disjoint=group_disjoint
+    )
+    rules = [rule(method, pool)]
+    task = prepare(pool, pack, sampler, episodes, rules, cache, report)
+    count = len(pack.domain.class_names)
+    result = torch.zeros(count * count, dtype=torch.int64)
+    for chunk, predicted in predictions(pool, task, rules, adaptation):
+        classes = task.episodes.classes[chunk]  # [E, W]
+        actual = classes.repeat_interleave(shape.queries, 1)  # [E, Q]
+        cells = actual * count + classes.gather(1, predicted[0])
+        result += torch.bincount(cells.flatten(), minlength=count * count)
+    return result.view(count, count)
+
+
+def class_accuracies(counts: Tensor) -> Tensor:
+    """Share of each class's queries that were right, from `confusion`: [C], NaN without queries."""
+    return counts.diagonal() / counts.sum(1)

@@ -1,0 +1,74 @@
+"""Results: one JSON line a cell. Tables and reports read these lines and nothing else."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from polyshot.errors import PolyshotError
+
+
+@dataclass(frozen=True)
+class Result:
+    """Accuracy of one method on one target."""
+
+    method: str
+    """A rule's name."""
+    target: str
+    """The domain's name."""
+    seen: bool | None
+    """Whether the target was a source; None where nobody said."""
+    way: int
+    shot: int
+    queries: int
+    """Of each class."""
+    part: str
+    """Part of the class split: ``test``, ``val``, ``train`` or ``all``."""
+    adaptation: str
+    """``none`` or ``head``."""
+    seed: int
+    episodes: int
+    group_disjoint: bool
+    """Whether support and query were kept from sharing a group (no domain without groups is)."""
+    fingerprint: str
+    """Hash of the episodes: results with the same one may be paired."""
+    mean: float
+    half_width: float
+    """Of the 95 % interval."""
+    per_episode: list[float]
+    """Accuracy of each episode, rounded to four digits."""
+    pool: str
+    """Hash of the pool."""
+    pack: str
+    """Hash of the target's pack."""
+    version: str
+    """Of Polyshot."""
+
+    def to_json(self) -> str:
+        """Write the result as one line."""
+        return json.dumps(asdict(self), ensure_ascii=False, allow_nan=False)
+
+
+def append_results(path: Path, results: Sequence[Result]) -> None:
+    """Append results to a file, one line each, in one write."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.write("".join(f"{result.to_json()}\n" for result in results).encode())
+    except OSError as error:
+        raise PolyshotError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+def read_results(path: Path) -> list[Result]:
+    """Read all results of a file."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise PolyshotError(f"{path} cannot be read: {error.strerror}.") from None
+    results = []
+    for number, line in enumerate(lines, 1):
+        try:
+            results.append(Result(**json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise PolyshotError(f"{path}, line {number}, is no result: {error}.") from None
+    return results

@@ -1,0 +1,28 @@
+"""How often each member is used: what a rule makes of a target."""
+
+import torch
+
+from polyshot.data.episodes import EpisodeSampler
+from polyshot.data.pack import Pack
+from polyshot.data.shapes import EpisodeShape
+from polyshot.evaluation.embed import EmbeddingCache
+from polyshot.evaluation.evaluate import prepare
+from polyshot.methods.rules import rule
+from polyshot.pool import Pool
+
+
+def member_shares(
+    pool: Pool,
+    pack: Pack,
+    shape: EpisodeShape | None = None,
+    episodes: int = 600,
+    method: str = "select",
+    cache: EmbeddingCache | None = None,
+) -> list[float]:
+    """Average a rule's weights over a target's test episodes: one share a member."""
+    sampler = EpisodeSampler(pack.domain, shape or EpisodeShape())
+    rules = [rule(method, pool)]
+    task = prepare(pool, pack, sampler, episodes, rules, cache)
+    weights = torch.cat([rules[0].weights(pool, tasks) for _, tasks in task.chunks()])  # [E, M]
+    shares: list[float] = weights.mean(0).tolist()
+    return shares

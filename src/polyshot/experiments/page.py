@@ -1,0 +1,123 @@
+"""One HTML page of results: a single file without script or anything to fetch."""
+
+import base64
+import io
+import os
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+from PIL import Image
+
+from polyshot.errors import PolyshotError
+from polyshot.experiments.page_style import STYLE
+from polyshot.experiments.page_tables import Cell, HeatMap, Row, accuracy_table, charts, heat_table
+
+__all__ = ["Cell", "HeatMap", "Row", "write_page"]
+
+LARGEST_SHEET = 1000
+"""Pixels: pictures are scaled down to this width."""
+
+
+def write_page(
+    path: Path,
+    title: str,
+    intro: Sequence[str],
+    rows: Sequence[Row],
+    sheets: Mapping[str, Image.Image],
+    heat_map: HeatMap | None = None,
+    remarks: Sequence[str] = (),
+    *,
+    baseline: str = "base",
+    chance: float | None = None,
+    facts: Mapping[str, str] | None = None,
+    legend: Mapping[str, str] | None = None,
+    commands: Sequence[str] = (),
+) -> None:
+    """Write the page.
+
+    Args:
+        path: the HTML file; it appears whole or not at all.
+        title: heading of the page.
+        intro: paragraphs that say what was done.
+        rows: one a target; averages of seen and unseen targets are added.
+        sheets: contact sheets by the name of their domain.
+        heat_map: the selector's choices.
+        remarks: what a reader should know about the numbers.
+        baseline: the method that differences are to.
+        chance: accuracy of guessing, marked in the chart.
+        facts: short numbers to show on top, such as the time it took.
+        legend: one line about each method.
+        commands: what to type next.
+    """
+    methods = list(dict.fromkeys(method for row in rows for method in row.cells))
+    parts = [
+        f"<header><h1>{escape(title)}</h1>{_paragraphs(intro)}{_facts(facts or {})}</header>",
+        "<main>",
+        charts(rows, methods, baseline, chance) if rows else "",
+        accuracy_table(rows, methods, baseline, legend or {}) if rows else "",
+        heat_table(heat_map) if heat_map else "",
+        _list("Remarks", remarks),
+        _commands(commands),
+        _sheets(sheets),
+        "</main>",
+    ]
+    page = (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        # Nothing may be fetched, whatever a class or a file is named.
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">\n"
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(filter(None, parts))
+        + "\n</body>\n</html>\n"
+    )
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(page, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        if temporary.exists():
+            temporary.unlink()
+        raise PolyshotError(f"{path} cannot be written: {error.strerror or error}.") from None
+
+
+def _paragraphs(texts: Sequence[str]) -> str:
+    return "".join(f"<p>{escape(text)}</p>" for text in texts)
+
+
+def _facts(facts: Mapping[str, str]) -> str:
+    pairs = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
+        for name, value in facts.items()
+    )
+    return f'<dl class="facts">{pairs}</dl>' if pairs else ""
+
+
+def _list(heading: str, texts: Sequence[str]) -> str:
+    items = "".join(f"<li>{escape(text)}</li>" for text in texts)
+    return f"<h2>{heading}</h2><ul>{items}</ul>" if items else ""
+
+
+def _commands(commands: Sequence[str]) -> str:
+    lines = "\n".join(map(escape, commands))
+    return f'<h2>Go on</h2><pre tabindex="0">{lines}</pre>' if lines else ""
+
+
+def _sheets(sheets: Mapping[str, Image.Image]) -> str:
+    figures: list[str] = []
+    for name, sheet in sheets.items():
+        small = sheet.convert("RGB")
+        small.thumbnail((LARGEST_SHEET, 4 * LARGEST_SHEET), Image.Resampling.LANCZOS)
+        file = io.BytesIO()
+        small.save(file, "JPEG", quality=80, optimize=True, progressive=True)
+        data = base64.b64encode(file.getvalue()).decode()
+        figures.append(
+            f'<figure id="sheet-{len(figures)}"><figcaption>{escape(name)}</figcaption>'
+            f'<img src="data:image/jpeg;base64,{data}" width="{small.width}" '
+            f'height="{small.height}" alt="Examples of the classes of {escape(name)}"></figure>'
+        )
+    if not figures:
+        return ""
+    return f'<h2>The images</h2><div class="sheets">{"".join(figures)}</div>'

@@ -1,0 +1,1 @@
+"""How a pool classifies: rules weigh its members, adaptation learns on the support set."""

@@ -1,0 +1,250 @@
+"""A pool's folder: ``pool.json`` and safetensors files, each checked against its sha256."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from polyshot import __version__
+from polyshot.config import from_dict
+from polyshot.data.hashing import digest
+from polyshot.errors import PolyshotError, some
+from polyshot.models.modulators import Modulator
+from polyshot.models.normalise import MEAN, STD
+from polyshot.models.resnet import ResNet, load_base
+from polyshot.models.selector import Selector
+
+if TYPE_CHECKING:
+    from polyshot.pool import Pool
+
+FORMAT = 1
+"""Version of the layout. A reader refuses a newer one and knows how to read every older one."""
+
+LONGEST_NAME = 200
+"""Letters of a file name, escapes included; most file systems end at 255 bytes."""
+
+Tensors = Mapping[str, Tensor]
+
+
+def write_pool(pool: "Pool", path: Path, half: bool) -> None:
+    """Write a pool as a folder; replaces a pool and nothing else."""
+    files = {"base.safetensors": pool.base.state_dict()}
+    for name, modulator in pool.modulators.items():
+        files[modulator_file(name)] = modulator.state_dict()
+    selector = None
+    if pool.selector is not None:
+        files["selector.safetensors"] = pool.selector.state_dict()
+        selector = {
+            "inputs": pool.selector.hidden.in_features,
+            "hidden": pool.selector.hidden.out_features,
+            "outputs": pool.selector.output.out_features,
+            "unit_input": pool.unit_input,
+        }
+    description = {
+        "architecture": {"name": "resnet18", **asdict(pool.config)},
+        "size": pool.size,
+        "normalisation": {"mean": list(MEAN), "std": list(STD)},
+        "metric": pool.metric,
+        "kind": pool.kind,
+        "domains": list(pool.modulators),
+        "strengths": list(pool.strengths.values()),
+        "scales": pool.scales,
+        "selector": selector,
+        "adaptation": asdict(pool.adaptation),
+        "about": pool.about,
+    }
+    _write_folder(path, description, files, half)
+
+
+def read_pool(path: Path) -> dict[str, Any]:
+    """Read a pool's folder: the arguments of `Pool`, checked."""
+    about, files = _read_folder(path)
+    try:
+        return _arguments(about, files, path)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PolyshotError(f"The pool {path} has a damaged pool.json: {error!r}.") from None
+
+
+def _arguments(
+    about: Mapping[str, Any], files: Callable[[str], Tensors], path: Path
+) -> dict[str, Any]:
+    architecture = dict(about["architecture"])
+    normalisation = about["normalisation"]
+    if architecture.pop("name") != "resnet18":
+        raise PolyshotError(f"The pool {path} is of an unknown architecture: upgrade Polyshot.")
+    if (tuple(normalisation["mean"]), tuple(normalisation["std"])) != (MEAN, STD):
+        raise PolyshotError(f"The pool {path} normalises images in another way: train it anew.")
+    settings = from_dict(
+        {
+            "size": about["size"],
+            "model": architecture,
+            "metric": about["metric"],
+            "modulator": {"kind": about["kind"]},
+            "adaptation": about["adaptation"],
+        }
+    )
+    base, kind = ResNet(settings.model), settings.modulator.kind
+    load_base(base, files("base.safetensors"))
+    modulators = {name: Modulator(settings.model, kind) for name in about["domains"]}
+    for name, modulator in modulators.items():
+        load_state(modulator, files(modulator_file(name)), f"The modulator '{name}' of {path}")
+    selector, unit_input = None, True
+    if shape := about["selector"]:
+        selector = Selector(shape["inputs"], shape["outputs"], shape["hidden"])
+        unit_input = shape["unit_input"]
+        load_state(selector, files("selector.safetensors"), f"The selector of {path}")
+    return {
+        "config": settings.model,
+        "size": settings.size,
+        "kind": kind,
+        "metric": settings.metric,
+        "base": base,
+        "modulators": modulators,
+        "strengths": dict(zip(modulators, map(float, about["strengths"]), strict=True)),
+        "selector": selector,
+        "unit_input": unit_input,
+        "scales": [float(scale) for scale in about["scales"]],
+        "adaptation": settings.adaptation,
+        "about": dict(about["about"]),
+    }
+
+
+def modulator_file(domain: str) -> str:
+    """Name the file of a domain's modulator: whatever the domain is called, inside the folder."""
+    name = quote(domain, safe=" ")
+    if name.startswith("."):  # neither hidden nor the folder above
+        name = f"%2E{name[1:]}"
+    if not name or len(name) > LONGEST_NAME:
+        raise PolyshotError(f"'{domain[:40]}' is no name for a domain: it is empty or too long.")
+    return f"modulators/{name}.safetensors"
+
+
+def check_domains(domains: Sequence[str]) -> None:
+    """Refuse domains whose files would be one on a disk that ignores case."""
+    files: dict[str, str] = {}
+    for name in domains:
+        other = files.setdefault(modulator_file(name).lower(), name)
+        if other != name:
+            raise PolyshotError(
+                f"The domains '{other}' and '{name}' differ only by case, and so would their "
+                "files: rename one."
+            )
+
+
+def _write_folder(
+    path: Path, description: Mapping[str, Any], files: Mapping[str, Tensors], half: bool
+) -> None:
+    """Write everything under a temporary name, then rename; replaces a pool and nothing else."""
+    if path.exists() and not (path / "pool.json").is_file() and not _is_empty_folder(path):
+        raise PolyshotError(f"{path} exists and is no pool: it is not overwritten.")
+    partial = path.absolute().with_name(f".{path.absolute().name}.partial-{os.getpid()}")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        (partial / "modulators").mkdir(parents=True)
+        for name, tensors in files.items():
+            stored = {key: _stored(tensor, half) for key, tensor in tensors.items()}
+            save_file(stored, partial / name, metadata={"format": "pt"})
+        about = {
+            "format": FORMAT,
+            "polyshot": __version__,
+            **description,
+            "files": {name: _sha256(partial / name) for name in files},
+        }
+        text = json.dumps(about, ensure_ascii=False, indent=1) + "\n"
+        (partial / "pool.json").write_text(text, encoding="utf-8")
+        if path.exists():
+            old = partial.with_name(f"{partial.name}.old")
+            path.rename(old)
+            partial.rename(path)
+            shutil.rmtree(old)
+        else:
+            partial.rename(path)
+    except OSError as error:
+        raise PolyshotError(f"The pool {path} cannot be written: {error.strerror}.") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _read_folder(path: Path) -> tuple[dict[str, Any], Callable[[str], dict[str, Tensor]]]:
+    """Read ``pool.json``; returns it and a function that reads one of the other files, checked."""
+    about = _read_description(path)
+    hashes = about.get("files")
+    if not isinstance(hashes, dict):
+        raise PolyshotError(f"The pool {path} has a damaged pool.json: it lists no files.")
+
+    def read(name: str) -> dict[str, Tensor]:
+        file = path / name
+        if not file.is_file():
+            raise PolyshotError(f"The pool {path} lacks its file {name}: copy it again.")
+        if _sha256(file) != hashes.get(name):
+            raise PolyshotError(
+                f"{file} does not match its hash in pool.json: it was changed or damaged. "
+                "Copy the pool again."
+            )
+        try:
+            return load_file(file)
+        except SafetensorError as error:
+            raise PolyshotError(f"{file} is no safetensors file: {error}.") from None
+
+    return about, read
+
+
+def load_state(module: nn.Module, tensors: Tensors, what: str) -> None:
+    """Copy tensors into a module whose keys and shapes they must have exactly."""
+    wanted = {key: list(tensor.shape) for key, tensor in module.state_dict().items()}
+    given = {key: list(tensor.shape) for key, tensor in tensors.items()}
+    if wrong := [key for key in wanted | given if wanted.get(key) != given.get(key)]:
+        shapes = f"{wrong[0]} is {given.get(wrong[0])}, should be {wanted.get(wrong[0])}"
+        raise PolyshotError(
+            f"{what} does not fit its description: wrong shapes of {some(wrong, 3)} ({shapes})."
+        )
+    module.load_state_dict(dict(tensors))
+
+
+def state_hash(module: nn.Module) -> str:
+    """Hash names, shapes and bytes of all tensors that predictions depend on."""
+    parts: list[str | bytes] = []
+    for name, tensor in module.state_dict().items():
+        if not name.endswith("num_batches_tracked"):
+            array = tensor.cpu().contiguous().numpy()
+            parts += [f"{name} {array.dtype} {array.shape}", array.tobytes()]
+    return digest(*parts)
+
+
+def _read_description(path: Path) -> dict[str, Any]:
+    try:
+        about = json.loads((path / "pool.json").read_text(encoding="utf-8"))
+        newest = about["format"]
+    except (FileNotFoundError, NotADirectoryError):
+        raise PolyshotError(f"{path} is no pool: it has no pool.json.") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PolyshotError(f"The pool {path} has a damaged pool.json: {error}.") from None
+    if not isinstance(newest, int) or newest > FORMAT:
+        raise PolyshotError(
+            f"The pool {path} has format {newest}, this Polyshot reads up to {FORMAT}: upgrade it."
+        )
+    return dict(about)
+
+
+def _stored(tensor: Tensor, half: bool) -> Tensor:
+    """Bring a tensor into the form on disk; vectors stay whole, being few, and variances small."""
+    tensor = tensor.detach().cpu().contiguous()
+    return tensor.half() if half and tensor.ndim > 1 and tensor.is_floating_point() else tensor
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())

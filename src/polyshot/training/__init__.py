@@ -1,0 +1,1 @@
+"""Training in three steps, base, modulators and selector, all by one loop."""

@@ -1,0 +1,202 @@
+"""Step 1: supervised learning over all training classes of all sources, as one softmax.
+
+CutMix is Yun et al. 2019, mixup Zhang et al. 2018; both mix images of one domain only.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from polyshot.config import Config
+from polyshot.data import counter_rng
+from polyshot.data.augment import WEAK, augment
+from polyshot.data.pack import Pack
+from polyshot.errors import PolyshotError
+from polyshot.models.normalise import normalise
+from polyshot.models.resnet import ResNet, load_base
+from polyshot.training import parallel
+from polyshot.training.batches import Batches, Images
+from polyshot.training.device import graphed, on_device, seeded
+from polyshot.training.files import read_weights
+from polyshot.training.loop import learn
+from polyshot.training.metrics import Metrics
+from polyshot.training.step import Best, Report, Schedule
+from polyshot.training.tasks import TaskSet
+
+
+class Classifier(nn.Module):
+    """The base with a linear classifier over all training classes, which is thrown away later."""
+
+    def __init__(self, base: ResNet, classes: int):
+        super().__init__()
+        self.base = base
+        self.fc = nn.Linear(base.config.dim, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Classify normalised images [B, 3, S, S]: logits [B, classes]."""
+        logits: Tensor = self.fc(self.base(images))
+        return logits
+
+
+class BaseStep:
+    """What the loop needs to train the base."""
+
+    name = section = "base"
+
+    def __init__(self, train: Images, val: Images, config: Config, start: Path | None = None):
+        own, self.config = config.base, config
+        self.images, self.memory = own.batch, ("base.batch", own.batch)
+        if own.batch < 2 * parallel.world_size():
+            raise PolyshotError("base.batch must be at least 2 for each process.")
+        self._device = train.device
+        base = initial_base(config, start)
+        with seeded("classifier", config.seed):
+            self.module = Classifier(base, train.classes)
+        on_device(self.module, train.device).train()
+        self._network: nn.Module = self.module
+        if parallel.world_size() > 1:
+            self._network = DistributedDataParallel(self.module)
+        seed = counter_rng.key("base", config.seed)
+        rank, world = parallel.rank(), parallel.world_size()
+        self._batches = Batches(
+            train, own.batch, own.sampling, seed, max(0, own.steps - 1), rank, world
+        )
+        self._seed = counter_rng.key(seed, rank)  # of augmentation and mixing
+        self._sources = len(train.packs)
+        self._validation = validation_sets(val, config)
+
+    def groups(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        """Decay kernels and the classifier's matrix, not biases and batch norm."""
+        parameters = list(self.module.parameters())
+        return [p for p in parameters if p.ndim > 1], [p for p in parameters if p.ndim == 1]
+
+    def ready(self) -> None:
+        """Record the network as a CUDA graph, where one process has one GPU."""
+        if self._device.type == "cuda" and parallel.world_size() == 1:
+            side = self.config.size
+            shape = (self.images, 3, side, side)
+            self._network = graphed(self.module, shape, self._device)
+
+    def loss(self, number: int) -> Tensor:
+        """Cross-entropy of one augmented, perhaps mixed batch."""
+        own = self.config.base
+        cooling = number >= own.steps - round(own.cool_down * own.steps)
+        images, labels, sources, mirror = self._batches.draw(number)
+        how = WEAK if cooling else own.augment
+        pixels = augment(images, how, self._seed, number, mirror)  # [B, 3, S, S] in 0..1
+        chance = _chances(self._seed, number)
+        others, share = labels, 1.0
+        if not cooling and chance[0] < own.mix:
+            partner = same_source_partner(sources, self._sources)
+            pixels, share = mixed(pixels, partner, chance[1:])
+            others = labels[partner]
+        ready = normalise(pixels).contiguous(memory_format=torch.channels_last)
+        with torch.autocast("cuda", torch.bfloat16, enabled=self._device.type == "cuda"):
+            logits = self._network(ready)
+        logits, smoothing = logits.float(), own.label_smoothing
+        loss = F.cross_entropy(logits, labels, label_smoothing=smoothing)
+        if share < 1:
+            other = F.cross_entropy(logits, others, label_smoothing=smoothing)
+            loss = share * loss + (1 - share) * other
+        return loss
+
+    def validate(self) -> float:
+        """Mean over sources of the accuracy on episodes of validation classes."""
+        self.module.eval()
+        values = [
+            tasks.accuracy(self.module.base, self.config.metric).mean()
+            for tasks in self._validation
+        ]
+        self.module.train()
+        return float(torch.stack(values).mean())
+
+    def close(self) -> None:
+        """Stop reading images ahead."""
+        self._batches.close()
+
+
+def initial_base(config: Config, start: Path | None = None) -> ResNet:
+    """Make a base with random weights of the config's seed, or with those of a file."""
+    with seeded("weights", config.seed):
+        base = ResNet(config.model)
+    if start is not None:
+        load_base(base, read_weights(start)[0])
+    return base
+
+
+def train_base(
+    packs: Sequence[Pack],
+    config: Config,
+    device: torch.device,
+    checkpoint: Path,
+    metrics: Metrics,
+    start: Path | None = None,
+    report: Report | None = None,
+) -> tuple[ResNet, Best]:
+    """Train the base; returns it in evaluation mode with the best state by validation."""
+    train, val = (Images(packs, part, device) for part in ("train", "val"))
+    own = config.base
+    schedule = Schedule(
+        own.steps,
+        own.optimiser,
+        own.learning_rate,
+        own.weight_decay,
+        own.clip,
+        own.validate_every,
+        own.warm_up,
+    )
+    step = BaseStep(train, val, config, start)
+    try:
+        best = learn(step, schedule, checkpoint, metrics, config.seed, report)
+    finally:
+        step.close()
+    return step.module.base.eval().requires_grad_(False), best
+
+
+def validation_sets(val: Images, config: Config) -> list[TaskSet]:
+    """Make the validation episodes of every source."""
+    count, seed = config.validation_episodes, counter_rng.key("validation", config.seed)
+    return [TaskSet(val, i, "val", config.shape, count, seed) for i in range(len(val.packs))]
+
+
+def same_source_partner(sources: Tensor, count: int) -> Tensor:
+    """Give every image the next one of its source: sources [B] -> positions [B].
+
+    The batch was drawn at random, so the next one is a random one.
+    """
+    order = sources.argsort(stable=True)
+    ones = torch.ones_like(sources)
+    sizes = torch.zeros(count, dtype=sources.dtype, device=sources.device)
+    sizes.scatter_add_(0, sources, ones)  # bincount would wait for the device
+    starts, own = sizes.cumsum(0) - sizes, sources[order]
+    place = torch.arange(len(sources), device=sources.device)
+    following = starts[own] + (place - starts[own] + 1) % sizes[own]
+    return torch.empty_like(sources).scatter_(0, order, order[following])
+
+
+def mixed(pixels: Tensor, partner: Tensor, chance: Sequence[float]) -> tuple[Tensor, float]:
+    """Mix a batch [B, 3, S, S] with its partners; returns it and the share of the own image.
+
+    `chance` holds four numbers in [0, 1): CutMix or mixup, the share (uniform, that is Beta(1, 1)),
+    and where the cut lies.
+    """
+    share = chance[1]
+    if chance[0] < 0.5:
+        return torch.lerp(pixels[partner], pixels, share), share
+    side = pixels.shape[-1]
+    cut = round(side * (1 - share) ** 0.5)
+    top, left = (int(c * (side - cut + 1)) for c in chance[2:4])
+    box = (..., slice(top, top + cut), slice(left, left + cut))
+    result = pixels.clone()
+    result[box] = pixels[box][partner]
+    return result, 1 - (cut / side) ** 2
+
+
+def _chances(seed: int, number: int) -> list[float]:
+    """Return five numbers in [0, 1) on the host: no waiting for the device."""
+    rows = torch.tensor([number])
+    return [float(x) for x in counter_rng.uniform(counter_rng.key("mix", seed), rows, 5)[:, 0]]

@@ -1,0 +1,249 @@
+"""The one training loop: every step hands it a `Step`, it does the rest.
+
+Optimiser, schedule, clipping, a guard against NaN, validation, checkpoints and metrics. All chance
+is a function of (seed, update), so a run that was killed goes on as if nothing had happened: on a
+CPU to the same bits. On a GPU nothing is read back but every `LOOK_EVERY` updates.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from polyshot.data import counter_rng
+from polyshot.errors import PolyshotError
+from polyshot.training import interrupt, parallel
+from polyshot.training.device import fast, in_one_piece
+from polyshot.training.files import read_checkpoint, write_checkpoint
+from polyshot.training.metrics import Metrics
+from polyshot.training.step import Best, Report, Schedule, Step
+
+LOOK_EVERY = 50
+"""Updates between two lines of metrics; a GPU is asked for results no more often."""
+MOST_SKIPPED = 20
+"""Updates in a row without a finite loss and gradient after which a training is given up."""
+
+
+def learn(
+    step: Step,
+    schedule: Schedule,
+    checkpoint: Path,
+    metrics: Metrics,
+    seed: int,
+    report: Report | None = None,
+) -> Best:
+    """Train until the schedule's end, from the checkpoint if there is one.
+
+    Afterwards the module holds the best state by validation. Ctrl-C and SIGTERM leave a checkpoint.
+    """
+    device = next(step.module.parameters()).device
+    devices = [device] if device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices), fast(device), interrupt.postponed() as asked:
+            return _Loop(step, schedule, checkpoint, metrics, seed, device).run(asked, report)
+    except torch.OutOfMemoryError:
+        option, value = step.memory
+        raise PolyshotError(
+            f"The GPU's memory is full in the step '{step.name}': try {option}={max(1, value // 2)}"
+            " in a new run."
+        ) from None
+
+
+class _Loop:
+    def __init__(
+        self,
+        step: Step,
+        schedule: Schedule,
+        checkpoint: Path,
+        metrics: Metrics,
+        seed: int,
+        device: torch.device,
+    ):
+        self.step, self.schedule, self.checkpoint = step, schedule, checkpoint
+        self.metrics, self.seed, self.device = metrics, seed, device
+        self.writes = parallel.rank() == 0
+        decayed, others = step.groups()
+        self.parameters = [*decayed, *others]
+        self.optimiser = _optimiser(decayed, others, schedule)
+        self.statistics = in_one_piece(step.module)
+        self.number, self.skipped = 0, 0
+        self.best: dict[str, Any] | None = None
+        self.row = torch.zeros((), device=device)
+        """Updates skipped in a row, until now."""
+        self.longest = torch.zeros_like(self.row)
+        """Longest such row since the last look."""
+        self._new_tally()
+        if checkpoint.exists():
+            self._load()
+        if self.writes:
+            metrics.forget(step.name, self.number)
+        step.ready()
+
+    def run(self, asked: Callable[[], int], report: Report | None) -> Best:
+        total = self.schedule.steps * self.step.images
+        if self.schedule.steps == 0 and self.best is None:
+            self._validate()
+        while self.number < self.schedule.steps:
+            stop = self._update(asked)
+            self.number += 1
+            due = self._due()
+            if due or stop or self.number % LOOK_EVERY == 0:
+                self._look(due)
+            if due or stop:
+                self._save()
+            if stop:
+                interrupt.stop(asked() or stop)
+            if report and self.writes:
+                try:
+                    report(self.step.name, self.number * self.step.images, total)
+                except KeyboardInterrupt:
+                    if self.number > self.since:
+                        self._look(False)
+                    self._save()
+                    raise
+        return self._finish()
+
+    def _update(self, asked: Callable[[], int]) -> int:
+        """Make one update, unless its loss or gradient is not finite; returns a signal to obey."""
+        self.optimiser.zero_grad(set_to_none=True)
+        before = self.statistics.clone()
+        torch.manual_seed(counter_rng.key("update", self.seed, self.step.name, self.number))
+        loss = self.step.loss(self.number)
+        loss.backward()  # type: ignore[no-untyped-call]
+        value = loss.detach().float()
+        news = parallel.average(torch.stack([value, value.new_full((), asked())]))
+        norm = torch.nn.utils.get_total_norm(self._gradients())
+        fine = norm.isfinite() & news[0].isfinite()
+        # Fused optimisers divide by `grad_scale` and do nothing at all where `found_inf` is 1, on
+        # the device itself: clipping and the guard cost no pass and no waiting.
+        self.optimiser.grad_scale = (norm / self.schedule.clip).clamp(min=1)  # type: ignore[attr-defined]
+        self.optimiser.found_inf = (~fine).float()  # type: ignore[attr-defined]
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.schedule.rate(self.number)
+        self.optimiser.step()
+        torch.where(fine, self.statistics, before, out=self.statistics)  # it saw the NaN too
+        self._count(news[0], fine)
+        if parallel.world_size() == 1:
+            return asked()
+        # All processes must stop after the same update. Asking costs a GPU a wait, so seldom.
+        at_look = self.device.type == "cpu" or (self.number + 1) % LOOK_EVERY == 0
+        return math.ceil(float(news[1])) if at_look else 0
+
+    def _gradients(self) -> list[Tensor]:
+        """Collect the gradients, laid out in memory as their parameters."""
+        # Strides may differ where a size is 1, as in 1x1 kernels: fused optimisers mind.
+        for parameter in self.parameters:
+            gradient = parameter.grad
+            if gradient is not None and gradient.stride() != parameter.stride():
+                parameter.grad = gradient.as_strided(parameter.shape, parameter.stride())
+        return [p.grad for p in self.parameters if p.grad is not None]
+
+    def _count(self, loss: Tensor, fine: Tensor) -> None:
+        self.loss_sum += loss.where(fine, 0.0)
+        self.fine_count += fine
+        self.row = (self.row + 1).where(~fine, 0)
+        self.longest = torch.maximum(self.longest, self.row)
+        if self.device.type == "cpu":
+            self._give_up_if_hopeless()
+
+    def _give_up_if_hopeless(self) -> None:
+        if int(self.longest) >= MOST_SKIPPED:
+            section, rate = self.step.section, self.schedule.learning_rate
+            raise PolyshotError(
+                f"The loss or its gradient was not a finite number in {MOST_SKIPPED} updates in a "
+                f"row, before update {self.number + 1} of the step '{self.step.name}': try "
+                f"{section}.learning_rate={rate / 4:g} in a new run."
+            )
+
+    def _look(self, validate: bool) -> None:
+        """Read the tally, write a line of metrics, validate if that is due."""
+        fine, looked = int(self.fine_count), self.number - self.since
+        seconds = time.perf_counter() - self.clock  # the reading has waited for the device
+        self._give_up_if_hopeless()
+        self.skipped += looked - fine
+        value, better = self._validate() if validate else (None, None)
+        self.metrics.write(
+            self.step.name,
+            self.number,
+            loss=float(self.loss_sum) / fine if fine else None,
+            learning_rate=self.schedule.rate(self.number - 1),
+            images_per_second=round(looked * self.step.images / seconds, 1),
+            skipped=self.skipped or None,
+            validation=value,
+            best=better,
+        )
+        self._new_tally()
+
+    def _new_tally(self) -> None:
+        self.loss_sum, self.fine_count, self.longest = (
+            torch.zeros((), device=self.device) for _ in range(3)
+        )
+        self.since, self.clock = self.number, time.perf_counter()
+
+    def _due(self) -> bool:
+        every = max(1, self.schedule.validate_every)
+        return self.number % every == 0 or self.number == self.schedule.steps
+
+    def _validate(self) -> tuple[float | None, bool | None]:
+        """Validate in the first process alone; its batch norm statistics are the ones kept."""
+        if not self.writes:
+            return None, None
+        value = self.step.validate()
+        better = self.best is None or value > self.best["value"]
+        if better:
+            weights = {name: t.clone() for name, t in self.step.module.state_dict().items()}
+            self.best = {"value": value, "number": self.number, "weights": weights}
+        return value, better
+
+    def _save(self) -> None:
+        if self.writes:
+            state = {
+                "number": self.number,
+                "skipped": self.skipped,
+                "row": float(self.row),
+                "weights": self.step.module.state_dict(),
+                "optimiser": self.optimiser.state_dict(),
+                "best": self.best,
+            }
+            write_checkpoint(self.checkpoint, state)
+
+    def _load(self) -> None:
+        state = read_checkpoint(self.checkpoint, self.device)
+        self.number, self.skipped, self.best = state["number"], state["skipped"], state["best"]
+        self.step.module.load_state_dict(state["weights"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self._new_tally()
+        self.row.fill_(state["row"])
+
+    def _finish(self) -> Best:
+        if self.best is not None:
+            self.step.module.load_state_dict(self.best["weights"])
+        if parallel.world_size() > 1:
+            for tensor in self.step.module.state_dict().values():
+                dist.broadcast(tensor, src=0)
+        best = self.best or {"value": math.nan, "number": self.number}
+        return Best(best["value"], best["number"], self.skipped)
+
+
+def _optimiser(
+    decayed: list[nn.Parameter], others: list[nn.Parameter], schedule: Schedule
+) -> torch.optim.Optimizer:
+    groups = [
+        {"params": parameters, "weight_decay": decay}
+        for parameters, decay in ((decayed, schedule.weight_decay), (others, 0.0))
+        if parameters
+    ]
+    if schedule.optimiser == "adam":  # decoupled decay; without any it is plain Adam
+        return torch.optim.AdamW(groups, lr=schedule.learning_rate, fused=True)
+    optimiser = torch.optim.SGD(
+        groups, lr=schedule.learning_rate, momentum=0.9, nesterov=True, fused=True
+    )
+    for parameter in (*decayed, *others):
+        # The first update would leave its momentum unset, if it is one that is skipped.
+        optimiser.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return optimiser

@@ -1,0 +1,219 @@
+"""A whole training: three steps in a run folder that can be left and entered at any moment.
+
+The folder holds ``config.json``, ``environment.json``, ``metrics.jsonl``, ``checkpoints/`` of the
+step in work, ``steps/`` with the results of steps that are done, and the pool.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from polyshot.config import Config, to_dict
+from polyshot.data import counter_rng
+from polyshot.data.pack import Pack
+from polyshot.errors import PolyshotError, near
+from polyshot.pool import Pool
+from polyshot.training import parallel
+from polyshot.training.base import train_base, validation_sets
+from polyshot.training.batches import Images
+from polyshot.training.files import read_json, write_json, write_weights
+from polyshot.training.folder import check_sources, enter
+from polyshot.training.metrics import Metrics
+from polyshot.training.modulators import train_modulator
+from polyshot.training.results import Results
+from polyshot.training.selector import examples, fit_scale, train_selector
+from polyshot.training.step import Report
+from polyshot.training.tasks import TaskSet
+
+STEPS = ("base", "modulators", "selector")
+
+
+def train(
+    packs: Sequence[Pack],
+    config: Config,
+    out: Path,
+    step: str = "all",
+    device: torch.device | str | None = None,
+    progress: Report | None = None,
+    start: Path | None = None,
+) -> Pool:
+    """Train a pool on the sources, or go on with a run; steps that are done are skipped.
+
+    Args:
+        packs: the sources, in the order of the members.
+        config: all choices.
+        out: the run folder; the pool is ``out/pool``.
+        step: ``base``, ``modulators``, ``selector`` or ``all``.
+        device: a GPU if there is one, by default.
+        progress: called with a name, images done and images in all.
+        start: safetensors file of ResNet-18 weights to start the base from.
+
+    Returns:
+        The pool as far as it is trained; without a selector until the last step is done.
+
+    """
+    if step not in (*STEPS, "all"):
+        known = ", ".join((*STEPS, "all"))
+        raise PolyshotError(
+            f"There is no step '{step}', only {known}.{near(step, (*STEPS, 'all'))}"
+        )
+    check_sources(packs, config)
+    where = parallel.own_device(device)
+    with parallel.processes(where):
+        enter(out, packs, config, start, where)
+        run = _Run(packs, config, out, where, progress, start)
+        try:
+            for name in STEPS if step == "all" else (step,):
+                getattr(run, name)()
+                parallel.wait()  # the first process has written what the others read
+            if parallel.rank() == 0:
+                pool = run.pool()
+            parallel.wait()
+            return pool if parallel.rank() == 0 else Pool.load(run.out / "pool", where)
+        finally:
+            run.metrics.close()
+
+
+class _Run:
+    """The three steps over one folder; only the first process writes."""
+
+    def __init__(
+        self,
+        packs: Sequence[Pack],
+        config: Config,
+        out: Path,
+        device: torch.device,
+        report: Report | None,
+        start: Path | None,
+    ):
+        self.packs, self.config, self.out, self.device = packs, config, out, device
+        self.report, self.start = report, start
+        self.names = [pack.domain.name for pack in packs]
+        self.results = Results(out, self.names, config, device)
+        self.metrics = Metrics(out / "metrics.jsonl" if parallel.rank() == 0 else None)
+
+    def base(self) -> None:
+        """Step 1, by all processes together."""
+        if self.results.base_file.exists():
+            return
+        checkpoint = self.results.checkpoint(self.results.base_file)
+        base, best = train_base(
+            self.packs, self.config, self.device, checkpoint, self.metrics, self.start, self.report
+        )
+        if parallel.rank() == 0:
+            about = {"validation": best.value, "best": best.number, "skipped": best.skipped}
+            write_weights(self.results.base_file, base.state_dict(), about)
+            checkpoint.unlink(missing_ok=True)
+
+    def modulators(self) -> None:
+        """Step 2, one source after the other."""
+        self.results.need(self.results.base_file, "base")
+        missing = [
+            i for i, file in enumerate(self.results.modulator_files.values()) if not file.exists()
+        ]
+        if not missing or parallel.rank() != 0:
+            return
+        base = self.results.base()
+        train, val = (Images(self.packs, part, self.device) for part in ("train", "val"))
+        validation = validation_sets(val, self.config)
+        for i in missing:
+            file = self.results.modulator_files[self.names[i]]
+            checkpoint = self.results.checkpoint(file)
+            modulator, strength, best = train_modulator(
+                base, train, i, validation[i], self.config, checkpoint, self.metrics, self.report
+            )
+            about = {
+                "strength": strength.value,
+                "gain": strength.gains.get(strength.value, 0.0),
+                "validation": best.value,
+                "best": best.number,
+                "skipped": best.skipped,
+            }
+            write_weights(file, modulator.state_dict(), about)
+            checkpoint.unlink(missing_ok=True)
+
+    def selector(self) -> None:
+        """Step 3, after the scales: ties between members are broken by their likelihoods."""
+        self.results.need(self.results.base_file, "base")
+        for file in self.results.modulator_files.values():
+            self.results.need(file, "modulators")
+        if self.results.selector_file.exists() or parallel.rank() != 0:
+            return
+        config = self.config
+        scales, networks = self._scales(), self.results.networks()
+        train, val = (Images(self.packs, part, self.device) for part in ("train", "val"))
+        seed = counter_rng.key("tasks", config.seed)
+        sources = range(len(self.packs))
+        tasks = [
+            TaskSet(train, i, "train", config.shape, config.selector.tasks, seed) for i in sources
+        ]
+        learned = examples(tasks, networks, scales, config, "embed training", self.report)
+        checked = examples(
+            validation_sets(val, config), networks, scales, config, "embed validation", self.report
+        )
+        checkpoint = self.results.checkpoint(self.results.selector_file)
+        selector, best = train_selector(
+            learned, checked, config, checkpoint, self.metrics, self.report
+        )
+        about = {
+            "validation": best.value,
+            "best": best.number,
+            "base_validation": float(checked.accuracy[:, 0].mean()),
+            "labels": learned.best().bincount(minlength=len(networks)).tolist(),
+        }
+        write_weights(self.results.selector_file, selector.state_dict(), about)
+        self.metrics.forget("selector:labels", -1)
+        self.metrics.write("selector:labels", config.selector.steps, **about)
+        checkpoint.unlink(missing_ok=True)
+
+    def pool(self) -> Pool:
+        """Put the pool together from the steps that are done; it is saved if it is news."""
+        self.results.need(self.results.base_file, "base")
+        domains = self.results.trained()
+        selector = self.results.selector()
+        folder = self.out / "pool"
+        if (folder / "pool.json").exists():
+            saved = Pool.load(folder, self.device)
+            alike = saved.members == ("base", *domains)
+            if alike and (saved.selector is None) == (selector is None):
+                return saved
+        modulators = {name: self.results.modulator(name) for name in domains}
+        pool = Pool(
+            config=self.config.model,
+            size=self.config.size,
+            kind=self.config.modulator.kind,
+            metric=self.config.metric,
+            base=self.results.base(),
+            modulators={name: modulator for name, (modulator, _) in modulators.items()},
+            strengths={name: about["strength"] for name, (_, about) in modulators.items()},
+            selector=selector,
+            unit_input=self.config.selector.standardise,
+            scales=self._scales(),
+            adaptation=self.config.adaptation,
+            about={
+                "config": to_dict(self.config),
+                "packs": {pack.domain.name: pack.hash for pack in self.packs},
+                "steps": self.results.about(),
+            },
+        ).to(self.device)
+        pool.save(folder)
+        return pool
+
+    def _scales(self) -> list[float]:
+        """Find each member's scale by the likelihood of validation episodes, all sources alike."""
+        members = ["base", *self.results.trained()]
+        if self.results.scales_file.exists():
+            known = read_json(self.results.scales_file)
+            if known["members"] == members:
+                return [float(scale) for scale in known["scales"]]
+        val = Images(self.packs, "val", self.device)
+        sets = validation_sets(val, self.config)
+        networks, metric = self.results.networks(), self.config.metric
+        found = {
+            net: fit_scale([tasks.logits(tasks.embed(net), metric) for tasks in sets])
+            for net in set(networks)
+        }
+        scales = [found[net] for net in networks]
+        write_json(self.results.scales_file, {"members": members, "scales": scales})
+        return scales

@@ -1,0 +1,70 @@
+"""What a step of the training hands to the loop, and what the loop gives back."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from torch import Tensor, nn
+
+Report = Callable[[str, int, int], None]
+"""Told of progress: a name, images done, images in all."""
+
+
+class Step(Protocol):
+    """What a step of the training brings along."""
+
+    name: str
+    """For people, metrics and progress: ``base``, ``modulator:birds``."""
+    section: str
+    """Of the config, for messages: ``base``."""
+    memory: tuple[str, int]
+    """The option to lower when memory runs out, and its value: ``("base.batch", 1024)``."""
+    images: int
+    """Images (or tasks) of one update, over all processes."""
+
+    @property
+    def module(self) -> nn.Module:
+        """What is trained, on its device; its state is what is kept."""
+
+    def groups(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        """Return the parameters with weight decay and those without."""
+
+    def ready(self) -> None:
+        """Prepare what needs the weights in their final place in memory; called once, first."""
+
+    def loss(self, number: int) -> Tensor:
+        """Make the batch of an update and return its loss; a pure function of the number."""
+
+    def validate(self) -> float:
+        """Return how good the module is on validation classes; higher is better."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a step is optimised."""
+
+    steps: int
+    optimiser: Literal["adam", "sgd"]
+    learning_rate: float
+    weight_decay: float
+    clip: float
+    validate_every: int
+    warm_up: int = 0
+
+    def rate(self, number: int) -> float:
+        """Return the learning rate of an update: linear warm-up, then a cosine down to 0."""
+        if number < self.warm_up:
+            return self.learning_rate * ((number + 1) / self.warm_up)
+        done = (number - self.warm_up) / max(1, self.steps - self.warm_up)
+        return self.learning_rate * (1 + math.cos(math.pi * done)) / 2
+
+
+@dataclass(frozen=True)
+class Best:
+    """The state that was kept: how good by validation, and after how many updates."""
+
+    value: float
+    number: int
+    skipped: int
+    """Updates left out for want of a finite loss and gradient."""

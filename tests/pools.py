@@ -1,0 +1,65 @@
+"""Small pools with random weights, and tasks of random embeddings."""
+
+import torch
+
+from polyshot.config import AdaptationConfig
+from polyshot.methods.tasks import Tasks
+from polyshot.models.heads import Metric
+from polyshot.models.modulators import Kind
+from polyshot.models.resnet import ResNetConfig
+from polyshot.models.selector import Selector, task_embedding
+from polyshot.pool import Pool
+
+from .models.reference import random_base, random_modulator
+
+SMALL = ResNetConfig(width=4, stem="small/2")
+SIZE = 16
+
+
+def random_pool(
+    kind: Kind = "conv1x1",
+    metric: Metric = "cosine",
+    adaptation: AdaptationConfig | None = None,
+    selector: bool = True,
+) -> Pool:
+    """A pool of the members base, one, two (of strength 0.5) and off (of strength 0)."""
+    modulators = {name: random_modulator(SMALL, kind, i) for i, name in enumerate(NAMES)}
+    for modulator in modulators.values():
+        with torch.no_grad():  # far from the base, but not so far that embeddings explode
+            for name, parameter in modulator.named_parameters():
+                parameter.lerp_(torch.full_like(parameter, float(name.endswith("scale"))), 0.7)
+    torch.manual_seed(5)
+    chooser = Selector(SMALL.dim, 4, hidden=16)
+    typical = task_embedding(random_tasks(7, episodes=50).support[0])
+    chooser.standardise(torch.nn.functional.normalize(typical, dim=-1))  # now it is undecided
+    return Pool(
+        config=SMALL,
+        size=SIZE,
+        kind=kind,
+        metric=metric,
+        base=random_base(SMALL),
+        modulators=modulators,
+        strengths={"one": 1.0, "two": 0.5, "off": 0.0},
+        selector=chooser if selector else None,
+        unit_input=True,
+        scales=[10.0, 8.0, 12.0, 10.0] if metric == "cosine" else [0.2, 0.1, 0.3, 0.2],
+        adaptation=adaptation or AdaptationConfig(steps=15),
+        about={"measured": {"one": 0.5}, "note": "Übung"},
+    )
+
+
+NAMES = ("one", "two", "off")
+
+
+def random_tasks(
+    seed: int = 0, way: int = 4, shot: int = 3, queries: int = 6, episodes: int = 5
+) -> Tasks:
+    """Tasks of overlapping classes, in the space of `random_pool`, with uneven shots."""
+    draw = torch.Generator().manual_seed(seed)
+    dim, members = SMALL.dim, 1 + len(NAMES)
+    centres = torch.randn(members, episodes, way, 1, dim, generator=draw).abs()
+    noise = torch.randn(members, episodes, way, shot, dim, generator=draw)
+    query = torch.randn(members, episodes, queries, dim, generator=draw).abs()
+    mask = torch.rand(episodes, way, shot, generator=draw) < 0.7
+    mask[..., 0] = True
+    return Tasks((centres + 0.8 * noise).relu(), query, mask)

@@ -1,0 +1,402 @@
+"""A user's own images: any form, any labels, and an honest estimate."""
+
+import copy
+import csv
+import io
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torch import nn
+
+from polyshot.classifier import FewShotClassifier, label_files
+from polyshot.config import AdaptationConfig
+from polyshot.errors import PolyshotError
+from polyshot.estimate import wilson
+from polyshot.methods.readout import predict
+from polyshot.methods.tasks import Tasks
+from polyshot.models.heads import Metric
+from polyshot.models.normalise import normalise
+from polyshot.models.resnet import ResNet, ResNetConfig
+from polyshot.models.selector import Selector
+from polyshot.pool import Pool
+from tests.models.reference import random_modulator
+
+SIZE = 16
+CONFIG = ResNetConfig(width=8, stem="small/2")
+RULES = ["select", "average", "base", "member:cars"]
+COLOURS = {"red": (220, 40, 40), "green": (30, 180, 60), "blue": (30, 60, 210)}
+
+
+def make_pool(metric: Metric = "cosine", choice: int = 1, start: str = "prototypes") -> Pool:
+    """A pool with random weights whose selector always chooses one member."""
+    torch.manual_seed(0)
+    selector = Selector(CONFIG.dim, 3, hidden=8)
+    nn.init.zeros_(selector.output.weight)
+    selector.output.bias.data = 5.0 * nn.functional.one_hot(torch.tensor(choice), 3)
+    base = ResNet(CONFIG)
+    # Batch norm's statistics from images like those of the tests: features then differ by colour.
+    noise = torch.rand(64, 3, 1, 1).expand(-1, -1, SIZE, SIZE) + 0.1 * torch.randn(
+        64, 3, SIZE, SIZE
+    )
+    for _ in range(15):
+        base.train()(normalise(noise.clamp(0, 1)))
+    modulators = {
+        name: random_modulator(CONFIG, "channel", i) for i, name in ((1, "birds"), (2, "cars"))
+    }
+    scales = [10.0, 11.0, 12.0] if metric == "cosine" else [0.1, 0.11, 0.12]
+    adaptation = AdaptationConfig(start=start, steps=20)  # type: ignore[arg-type]
+    strengths = {"birds": 0.5, "cars": 0.75}
+    return Pool(
+        CONFIG,
+        SIZE,
+        "channel",
+        metric,
+        base,
+        modulators,
+        strengths,
+        selector,
+        True,
+        scales,
+        adaptation,
+    )
+
+
+POOL = make_pool()
+
+
+def coloured(label: str, seed: int, size: tuple[int, int] = (23, 19)) -> Image.Image:
+    """A picture of a colour with noise on it: even a random network tells the colours apart."""
+    noise = np.random.default_rng(seed).normal(0, 10, (size[1], size[0], 3))
+    return Image.fromarray(np.clip(noise + COLOURS[label], 0, 255).astype(np.uint8))
+
+
+def examples(*shots: int, first: int = 0) -> tuple[list[Image.Image], list[str]]:
+    labels = [label for label, count in zip(COLOURS, shots, strict=False) for _ in range(count)]
+    return [coloured(label, first + i) for i, label in enumerate(labels)], labels
+
+
+@pytest.fixture
+def passes() -> Iterator[list[int]]:
+    """The batch size of every forward pass of a network."""
+    seen: list[int] = []
+
+    def note(module: nn.Module, arguments: tuple[torch.Tensor], result: object) -> None:
+        if isinstance(module, ResNet):
+            seen.append(len(arguments[0]))
+
+    handle = nn.modules.module.register_module_forward_hook(note)
+    yield seen
+    handle.remove()
+
+
+@pytest.mark.parametrize("adaptation", ["none", "head"])
+@pytest.mark.parametrize("rule", RULES)
+def test_learns_from_a_few_images(rule: str, adaptation: str) -> None:
+    classifier = POOL.classifier(rule, adaptation)
+    assert classifier.fit(*examples(4, 2, 3)) is classifier
+    assert classifier.classes_.tolist() == ["blue", "green", "red"]
+    queries, labels = examples(5, 5, 5, first=50)
+    assert classifier.predict(queries).tolist() == labels
+    chances = classifier.predict_proba(queries)
+    assert chances.shape == (15, 3)
+    np.testing.assert_allclose(chances.sum(1), 1, atol=1e-5)
+    assert classifier.weights_.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("start", ["prototypes", "random"])
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_agrees_with_the_batched_methods(metric: Metric, start: str) -> None:
+    pool = make_pool(metric, start=start)
+    images, labels = examples(3, 1, 2)
+    queries, _ = examples(2, 2, 2, first=70)
+    pixels = np.stack(
+        [np.asarray(i.resize((SIZE, SIZE))).transpose(2, 0, 1) for i in images + queries]
+    )
+    table = pool.embed(pixels)  # [3, 12, d]
+    support = torch.full((3, 1, 3, 3, CONFIG.dim), torch.nan)
+    mask = torch.zeros(1, 3, 3, dtype=torch.bool)
+    for way, ids in enumerate([[4, 5], [3], [0, 1, 2]]):  # blue, green, red
+        support[:, 0, way, : len(ids)] = table[:, ids]
+        mask[0, way, : len(ids)] = True
+    tasks = Tasks(support, table[:, None, 6:], mask)
+    for rule in RULES:
+        for adaptation in ("none", "head"):
+            classifier = FewShotClassifier(pool, rule, adaptation).fit(pixels[:6], labels)
+            expected = predict(pool, tasks, rule, adaptation)[0]
+            np.testing.assert_allclose(classifier.predict_proba(pixels[6:]), expected, atol=2e-5)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.sampled_from(RULES),
+    st.sampled_from(["none", "head"]),
+    st.permutations(range(6)),
+    st.integers(1, 6),
+)
+def test_no_query_changes_another(rule: str, adaptation: str, order: list[int], count: int) -> None:
+    classifier = POOL.classifier(rule, adaptation).fit(*examples(2, 1, 2))
+    queries, _ = examples(2, 2, 2, first=30)
+    alone = np.concatenate([classifier.predict_proba(query) for query in queries])
+    some = order[:count]
+    np.testing.assert_allclose(
+        classifier.predict_proba([queries[i] for i in some]), alone[some], atol=1e-5
+    )
+
+
+def test_every_form_of_images(tmp_path: Path) -> None:
+    images, labels = examples(2, 2, 2)
+    paths = []
+    for i, image in enumerate(images):
+        paths.append(tmp_path / f"{i}.png")
+        image.save(paths[-1])
+    array = np.stack([np.asarray(image) for image in images])
+    tensor = torch.from_numpy(array).permute(0, 3, 1, 2)
+    expected = POOL.classifier("average").fit(images, labels).predict_proba(images)
+    mixed = [str(paths[0]), images[1], array[2], tensor[3], array[4] / 255, tensor[5] / 255]
+    for form in (paths, array, tensor, tensor / 255, array.astype(np.float32) / 255, mixed):
+        classifier = POOL.classifier("average").fit(form, labels)
+        np.testing.assert_array_equal(classifier.predict_proba(form), expected)
+    for one in (paths[0], str(paths[0]), images[0], array[0], tensor[0]):
+        np.testing.assert_allclose(classifier.predict_proba(one), expected[:1], atol=2e-6)
+        assert classifier.predict(one).tolist() == ["red"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        ([7, 7, -2, -2], [-2, 7]),
+        (np.array([1, 1, 0, 0]), [0, 1]),
+        (torch.tensor([1, 1, 0, 0]), [0, 1]),
+        ([torch.tensor(3), np.int64(3), 1, 1], [1, 3]),
+        (np.array(["ä", "ä", "b", "b"]), ["b", "ä"]),
+        ((True, True, False, False), [False, True]),
+    ],
+)
+def test_every_kind_of_label(labels: list[int], classes: list[object]) -> None:
+    images, _ = examples(2, 2)
+    classifier = POOL.classifier().fit(images, labels)
+    assert classifier.classes_.tolist() == classes
+    assert classifier.predict(images).tolist() == [classes[1], classes[1], classes[0], classes[0]]
+    assert list(classifier.estimate().per_class) == classes
+
+
+def test_many_more_classes_than_the_pool_was_trained_on() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (70, SIZE, SIZE, 3), dtype=np.uint8)
+    classifier = POOL.classifier("average", "head").fit(images, list(range(70)))
+    assert classifier.predict(images).tolist() == list(range(70))
+
+
+def test_a_selected_member_costs_one_pass(passes: list[int]) -> None:
+    images, labels = examples(3, 2, 2)
+    classifier = POOL.classifier("select").fit(images, labels)
+    assert passes == [7, 7]  # the base for the selector, the member it chose
+    assert classifier.explain() == [("birds", 1.0)]
+    passes.clear()
+    classifier.predict(images[:3])
+    classifier.estimate()
+    assert passes == [3]
+    passes.clear()
+    POOL.classifier("base").fit(images, labels).predict(images[:4])
+    assert passes == [7, 4]
+    passes.clear()
+    POOL.classifier("average").fit(images, labels).predict(images[:4])
+    assert passes == [7, 7, 7, 4, 4, 4]
+
+
+def test_a_modulator_without_strength_is_the_base(passes: list[int]) -> None:
+    pool = copy.deepcopy(POOL)
+    pool.strengths["birds"] = 0.0
+    images, labels = examples(2, 2)
+    classifier = pool.classifier("average").fit(images, labels)
+    passes.clear()
+    classifier.predict(images[0])
+    assert passes == [1, 1]
+
+
+def test_batches_change_nothing(passes: list[int]) -> None:
+    images, labels = examples(3, 3, 2)
+    whole = POOL.classifier("base").fit(images, labels).predict_proba(images)
+    passes.clear()
+    parts = FewShotClassifier(POOL, "base", batch=3).fit(images, labels).predict_proba(images)
+    assert passes == [3, 3, 2, 3, 3, 2]
+    np.testing.assert_allclose(parts, whole, atol=2e-6)
+
+
+def test_explain_is_sorted_and_complete() -> None:
+    images, labels = examples(2, 2)
+    shares = POOL.classifier("average").fit(images, labels).explain()
+    assert [name for name, _ in shares] == ["base", "birds", "cars"]
+    assert sum(weight for _, weight in shares) == pytest.approx(1)
+    assert POOL.classifier("member:cars").fit(images, labels).explain() == [("cars", 1.0)]
+
+
+@pytest.mark.parametrize("adaptation", ["none", "head"])
+@pytest.mark.parametrize("rule", ["select", "average"])
+def test_estimate_is_what_leaving_out_gives(rule: str, adaptation: str) -> None:
+    images, labels = examples(4, 3, 1)
+    images[0], images[4] = images[4], images[0]  # a red one under green, a green one under red
+    estimate = POOL.classifier(rule, adaptation).fit(images, labels).estimate()
+    right: dict[str, list[bool]] = {"green": [], "red": []}
+    for i in range(7):  # the only blue one cannot be left out
+        rest = [j for j in range(8) if j != i]
+        classifier = POOL.classifier(rule, adaptation)
+        classifier.fit([images[j] for j in rest], [labels[j] for j in rest])
+        right[labels[i]].append(classifier.predict(images[i]).item() == labels[i])
+    every = right["red"] + right["green"]
+    assert 0 < sum(every) < len(every)
+    assert estimate.images == 7
+    assert estimate.accuracy == pytest.approx(np.mean(every))
+    assert estimate.per_class == pytest.approx({name: np.mean(ok) for name, ok in right.items()})
+    assert (estimate.low, estimate.high) == pytest.approx(wilson(sum(every), 7))
+    assert estimate.half_width == pytest.approx((estimate.high - estimate.low) / 2)
+    assert estimate.of == ("head" if adaptation == "head" else "prototypes")
+
+
+def test_heads_are_left_out_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, labels = examples(4, 3, 2)
+    classifier = POOL.classifier("base", "head").fit(images, labels)
+    whole = classifier._left_out(
+        0, classifier._support.support_of(0), classifier._support.mask[0].nonzero(), True
+    )
+    monkeypatch.setattr("polyshot.classifier.CHUNK", 2 * 3 * 4 * CONFIG.dim)  # two tasks at once
+    parts = classifier._left_out(
+        0, classifier._support.support_of(0), classifier._support.mask[0].nonzero(), True
+    )
+    torch.testing.assert_close(parts, whole)
+    monkeypatch.setattr("polyshot.classifier.LARGEST_WORK", 10)
+    cheap = classifier.estimate()
+    assert cheap.of == "prototypes"
+    assert cheap.accuracy == POOL.classifier("base").fit(images, labels).estimate().accuracy
+
+
+@given(st.integers(1, 2000), st.floats(0, 1))
+def test_wilson_interval(count: int, share: float) -> None:
+    right = round(share * count)
+    low, high = wilson(right, count)
+    assert 0 <= low <= right / count <= high <= 1 and high - low > 0.5 / (count + 4)
+
+
+def test_wilson_against_a_table() -> None:
+    assert wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    assert wilson(10, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)
+
+
+def test_fitting_again_forgets() -> None:
+    classifier = POOL.classifier().fit(*examples(2, 2, 2))
+    classifier.fit(*examples(2, 2))
+    assert classifier.classes_.tolist() == ["green", "red"]
+    with pytest.raises(PolyshotError):
+        classifier.fit(*examples(2))
+    assert classifier.predict(coloured("red", 9)).tolist() == ["red"]
+
+
+def test_a_fitted_classifier_can_be_stored() -> None:
+    images, labels = examples(2, 2, 2)
+    classifier = POOL.classifier("average", "head").fit(images, labels)
+    again = pickle.loads(pickle.dumps(classifier))
+    np.testing.assert_array_equal(again.predict_proba(images), classifier.predict_proba(images))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["a"], "There are 1 labels for 4 images: give one for each image."),
+        ([], "There are 0 labels for 4 images"),
+        (None, "Labels are missing: give one for each image."),
+        (["a", None, "b", " "], r"Labels are missing for images\[1, 3\]\."),
+        ([1.0, float("nan"), 2.0, 2.0], r"missing for images\[1\]"),
+        (["a"] * 4, "All images have the label 'a': give images of at least two classes."),
+        (["a", "b", 1, 2], "all text or all numbers, not both"),
+        ([["a"], "b", "a", "b"], "not list"),
+        (np.eye(4), "not ndarray"),
+    ],
+)
+def test_bad_labels(labels: object, message: str) -> None:
+    with pytest.raises(PolyshotError, match=message) as error:
+        POOL.classifier().fit(examples(2, 2)[0], labels)  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)
+
+
+def test_bad_images(tmp_path: Path) -> None:
+    good = io.BytesIO()
+    coloured("red", 1).save(good, "PNG")
+    names = ["good.png", "text.png", "cut.png", "none.png"]
+    contents = [good.getvalue(), b"text", good.getvalue()[:50]]
+    for name, content in zip(names, contents, strict=False):
+        (tmp_path / name).write_bytes(content)
+    paths = [tmp_path / name for name in names]
+    with pytest.raises(PolyshotError, match="3 of 4 images cannot be read") as error:
+        POOL.classifier().fit(paths, ["a", "a", "b", "b"])
+    assert all(name in str(error.value) for name in names[1:])
+    with pytest.raises(PolyshotError, match="There are no images"):
+        POOL.classifier().fit([], [])
+    fitted = POOL.classifier().fit(*examples(2, 2))
+    with pytest.raises(PolyshotError, match="There are no images"):
+        fitted.predict([])
+    with pytest.raises(PolyshotError, match=r"none\.png"):
+        fitted.predict(paths[3])
+
+
+def test_what_needs_more_examples_or_a_fit() -> None:
+    classifier = POOL.classifier()
+    for use in (
+        lambda: classifier.predict(coloured("red", 1)),
+        classifier.explain,
+        classifier.estimate,
+    ):
+        with pytest.raises(PolyshotError, match="call fit"):
+            use()
+    with pytest.raises(PolyshotError, match="from one image a class: give two or more"):
+        POOL.classifier().fit(*examples(1, 1, 1)).estimate()
+
+
+def test_files_are_labelled(tmp_path: Path) -> None:
+    for kind, shots, first in (("examples", (3, 2, 2), 0), ("new", (1, 1, 1), 60)):
+        for i, (image, label) in enumerate(zip(*examples(*shots, first=first), strict=True)):
+            folder = tmp_path / kind / (label if kind == "examples" else "all")
+            folder.mkdir(parents=True, exist_ok=True)
+            image.save(folder / f"{i}.png")
+    support, query = tmp_path / "examples", tmp_path / "new"
+    answer = label_files(POOL, support, [query], "average", "head")
+    assert [row.label for row in answer.rows] == ["red", "green", "blue"]
+    assert [row.path.name for row in answer.rows] == ["0.png", "1.png", "2.png"]
+    for row in answer.rows:
+        assert row.runner_up != row.label
+        assert row.probability >= row.runner_up_probability > 0
+    assert len(answer.members) == 3 and answer.estimate is not None
+    assert answer.summary == (
+        "Expected accuracy: 100% (65% to 100%), from leaving out each of 7 examples in turn (head)."
+    )
+    answer.write_csv(tmp_path / "deep" / "table.csv")
+    with (tmp_path / "deep" / "table.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [row["label"] for row in table] == ["red", "green", "blue"]
+    assert table[0]["path"] == str(query / "all" / "0.png")
+    with pytest.raises(PolyshotError, match="cannot be written"):
+        answer.write_csv(tmp_path)
+    for extra in support.glob("*/*.png"):
+        if extra.name not in ("0.png", "3.png", "5.png"):
+            extra.unlink()
+    alone = label_files(POOL, support, [query])
+    assert alone.estimate is None and "not known" in alone.summary
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ({"rule": "averag"}, "'average'"),
+        ({"rule": "member:car"}, "'cars'"),
+        ({"adaptation": "heads"}, "'head'"),
+    ],
+)
+def test_unknown_names(options: dict[str, str], hint: str) -> None:
+    with pytest.raises(PolyshotError, match=f"Did you mean {hint}") as error:
+        FewShotClassifier(POOL, **options)  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)

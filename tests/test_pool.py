@@ -1,0 +1,289 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from polyshot.config import AdaptationConfig
+from polyshot.errors import PolyshotError
+from polyshot.methods.readout import predict
+from polyshot.models.modulators import Kind, Modulator, embed_member
+from polyshot.models.normalise import normalise
+from polyshot.models.selector import Selector
+from polyshot.pool import Pool
+from polyshot.pool_files import check_domains, modulator_file
+
+from .models.reference import assert_near
+from .pools import SIZE, SMALL, random_pool, random_tasks
+
+both_kinds = pytest.mark.parametrize("kind", get_args(Kind))
+
+
+def pictures(count: int = 7) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (count, 3, SIZE, SIZE), dtype=np.uint8)
+
+
+@both_kinds
+def test_embed_is_every_member_with_its_strength(kind: Kind) -> None:
+    pool, images = random_pool(kind), pictures()
+    made = pool.embed(images, batch=3)
+    assert made.shape == (4, 7, SMALL.dim) and made.dtype == torch.float32
+    x = normalise(torch.from_numpy(images))
+    with torch.no_grad():
+        assert_near(made[0], pool.base(x), 1e-4)
+        assert_near(made[1], embed_member(pool.base, pool.modulators["one"], x), 1e-4)
+        assert_near(made[2], embed_member(pool.base, pool.modulators["two"], x, 0.5), 1e-4)
+    assert torch.equal(made[3], made[0])
+    assert (made[1] - made[0]).abs().max() > 1e-2
+    assert_near(pool.embed(images, [2, 0], ids=np.array([5, 1])), made[[2, 0]][:, [5, 1]], 1e-5)
+
+
+def test_embed_takes_tensors_and_floats_and_reports_its_progress() -> None:
+    pool, images = random_pool(), torch.from_numpy(pictures())
+    seen: list[tuple[str, int, int]] = []
+    made = pool.embed(images, [3, 1, 0], batch=4, report=lambda *all: seen.append(all))
+    assert [done for _, done, _ in seen] == [4, 7, 11, 14, 21]  # the base runs once, for two
+    assert {(name, total) for name, _, total in seen} == {("embed", 21)}
+    assert_near(pool.embed(images.float() / 255, [3, 1, 0]), made, 1e-5)
+
+
+def test_embed_leaves_the_pool_as_it_was_and_no_gradients() -> None:
+    pool = random_pool()
+    before = pool.hash
+    assert not pool.embed(pictures()).requires_grad
+    assert pool.hash == before
+    assert not pool.base.training
+    assert not any(p.requires_grad for m in (pool.base, pool.selector) for p in m.parameters())
+    with torch.enable_grad():  # the embedding's inference mode must not leak
+        assert torch.ones(1, requires_grad=True).mul(2).requires_grad
+
+
+def test_images_of_another_size_are_refused() -> None:
+    with pytest.raises(PolyshotError, match="16 x 16"):
+        random_pool().embed(np.zeros((2, 3, 20, 20), dtype=np.uint8))
+
+
+@both_kinds
+def test_saved_and_loaded_pools_predict_the_same_bits(kind: Kind, tmp_path: Path) -> None:
+    config = AdaptationConfig(start="random", steps=3, pull=0.01)
+    pool, images = random_pool(kind, "euclidean", config), pictures()
+    pool.save(tmp_path / "pool")
+    again = Pool.load(tmp_path / "pool")
+    assert torch.equal(again.embed(images), pool.embed(images))
+    for adaptation in ("none", "head"):
+        answers = [predict(p, random_tasks(), "select", adaptation) for p in (pool, again)]
+        assert torch.equal(*answers)
+    assert again.hash == pool.hash
+    assert again.members == ("base", "one", "two", "off")
+    for name in ("config", "size", "kind", "metric", "strengths", "scales", "adaptation", "about"):
+        assert getattr(again, name) == getattr(pool, name)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["pool"]
+    assert not any("pickle" in p.name or p.suffix == ".pt" for p in tmp_path.rglob("*"))
+
+
+def test_a_pool_of_the_base_alone_round_trips(tmp_path: Path) -> None:
+    full = random_pool()
+    pool = Pool(SMALL, SIZE, "conv1x1", "cosine", full.base)
+    assert pool.scales == [1.0] and pool.members == ("base",)
+    pool.save(tmp_path / "pool")
+    again = Pool.load(tmp_path / "pool")
+    assert again.selector is None and again.hash == pool.hash
+
+
+def test_half_precision_halves_the_files_and_hardly_changes_embeddings(tmp_path: Path) -> None:
+    pool, images = random_pool(), pictures()
+    pool.save(tmp_path / "whole")
+    pool.save(tmp_path / "half", half=True)
+    whole, half = (
+        sum(f.stat().st_size for f in (tmp_path / name).rglob("*.safetensors"))
+        for name in ("whole", "half")
+    )
+    assert half < 0.75 * whole
+    again = Pool.load(tmp_path / "half")
+    assert next(again.base.parameters()).dtype == torch.float32
+    assert_near(again.embed(images), pool.embed(images), 0.02)
+    assert again.hash != pool.hash
+
+
+def test_hashes_follow_weights_and_settings() -> None:
+    pool = random_pool()
+    hashes, whole = pool.member_hashes(), pool.hash
+    assert hashes[3] == hashes[0] and len(set(hashes)) == 3
+    assert random_pool().hash == whole
+    pool.modulators["two"].get_parameter("layer1.0.conv1.bias").data[0] += 0.1
+    assert pool.member_hashes()[2] != hashes[2]
+    assert [pool.member_hash(i) for i in (0, 1, 3)] == [hashes[i] for i in (0, 1, 3)]
+    changed = {whole, pool.hash}
+    pool.scales[1] = 3.0
+    changed.add(pool.hash)
+    assert pool.selector is not None
+    pool.selector.output.bias.data[0] += 1
+    changed.add(pool.hash)
+    pool.strengths["one"] = 0.25
+    changed.add(pool.hash)
+    assert len(changed) == 5
+    pool.base.bn1.running_mean[0] += 1
+    assert all(a != b for a, b in zip(pool.member_hashes(), hashes, strict=True))
+
+
+def test_saving_replaces_a_pool_and_nothing_else(tmp_path: Path) -> None:
+    pool = random_pool()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(PolyshotError, match="is no pool: it is not overwritten"):
+        pool.save(tmp_path / "mine")
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(PolyshotError, match="is no pool"):
+        pool.save(tmp_path / "file")
+    (tmp_path / "empty").mkdir()
+    pool.save(tmp_path / "empty")
+    pool.scales[0] = 99.0
+    del pool.modulators["off"], pool.strengths["off"]
+    pool.scales.pop()
+    pool.selector = None
+    pool.save(tmp_path / "empty")
+    assert Pool.load(tmp_path / "empty").scales[0] == 99.0
+    assert not (tmp_path / "empty" / modulator_file("off")).exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "file", "mine"]
+
+
+def test_a_save_that_fails_leaves_the_old_pool(tmp_path: Path) -> None:
+    pool = random_pool()
+    pool.save(tmp_path / "pool")
+    before = pool.hash
+    pool.about = {"not": {"json"}}
+    with pytest.raises(TypeError):
+        pool.save(tmp_path / "pool")
+    assert Pool.load(tmp_path / "pool").hash == before
+    assert [p.name for p in tmp_path.iterdir()] == ["pool"]
+
+
+def edit(folder: Path, **changes: object) -> None:
+    file = folder / "pool.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def reshape(folder: Path, name: str) -> None:
+    """Cut a tensor and put the right hash of the wrong file into pool.json."""
+    import hashlib
+
+    tensors = load_file(folder / name)
+    key = next(k for k, t in tensors.items() if t.ndim == 1)
+    save_file(tensors | {key: tensors[key][:-1].clone()}, folder / name)
+    about = json.loads((folder / "pool.json").read_text())
+    about["files"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    (folder / "pool.json").write_text(json.dumps(about))
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-5] ^= 1
+    file.write_bytes(data)
+
+
+FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no description": (lambda p: (p / "pool.json").unlink(), "is no pool"),
+    "damaged json": (lambda p: (p / "pool.json").write_text("{"), "damaged pool.json"),
+    "json of something else": (lambda p: (p / "pool.json").write_text("[1]"), "damaged pool.json"),
+    "newer format": (lambda p: edit(p, format=2), "format 2, this Polyshot reads up to 1"),
+    "strange format": (lambda p: edit(p, format="x"), "upgrade"),
+    "missing base": (lambda p: (p / "base.safetensors").unlink(), "lacks its file base"),
+    "missing modulator": (lambda p: (p / modulator_file("two")).unlink(), "lacks its file mod"),
+    "missing selector": (lambda p: (p / "selector.safetensors").unlink(), "lacks its file sel"),
+    "changed weights": (lambda p: flip(p / "base.safetensors"), "does not match its hash"),
+    "wrong base": (lambda p: reshape(p, "base.safetensors"), "wrong shapes"),
+    "wrong modulator": (lambda p: reshape(p, modulator_file("one")), "'one' .* wrong shapes"),
+    "wrong selector": (lambda p: reshape(p, "selector.safetensors"), "selector .* wrong shapes"),
+    "other width": (lambda p: edit(p, architecture={"name": "resnet18", "width": 8}), "shapes"),
+    "other network": (lambda p: edit(p, architecture={"name": "vit"}), "unknown architecture"),
+    "other normalisation": (
+        lambda p: edit(p, normalisation={"mean": [0, 0, 0], "std": [1, 1, 1]}),
+        "normalises images in another way",
+    ),
+    "no such metric": (lambda p: edit(p, metric="manhattan"), "damaged pool.json"),
+    "too few scales": (lambda p: edit(p, scales=[1.0]), "as many scales"),
+    "too few strengths": (lambda p: edit(p, strengths=[1.0]), "damaged pool.json"),
+    "unlisted file": (lambda p: edit(p, files={}), "does not match its hash"),
+    "no list of files": (lambda p: edit(p, files=None), "damaged pool.json"),
+    "a way out": (lambda p: edit(p, domains=["../../x", "two", "off"]), "lacks its file mod"),
+    "missing setting": (lambda p: edit(p, adaptation={"steps": "many"}), "damaged pool.json"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_wrong_with_a_folder_is_said_in_one_line(fault: str, tmp_path: Path) -> None:
+    folder = tmp_path / "pool"
+    random_pool().save(folder)
+    Pool.load(folder)
+    damage, message = FAULTS[fault]
+    damage(folder)
+    with pytest.raises(PolyshotError, match=message) as caught:
+        Pool.load(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_no_safetensors_and_folders_that_are_not_there(tmp_path: Path) -> None:
+    folder = tmp_path / "pool"
+    random_pool().save(folder)
+    (folder / "base.safetensors").write_bytes(b"pickle")
+    edit(folder, files={"base.safetensors": _sha(folder / "base.safetensors")})
+    with pytest.raises(PolyshotError, match="is no safetensors file"):
+        Pool.load(folder)
+    for nowhere in (tmp_path / "nowhere", tmp_path, folder / "pool.json"):
+        with pytest.raises(PolyshotError, match="is no pool"):
+            Pool.load(nowhere)
+
+
+def _sha(file: Path) -> str:
+    import hashlib
+
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../up", "a/b", ".", "..", ".hidden", "CON:*?", "flüchtig 花", "a%2Fb", "base", "nul\0"],
+)
+def test_any_name_of_a_domain_makes_a_file_in_the_folder(name: str, tmp_path: Path) -> None:
+    full = random_pool()
+    pool = Pool(SMALL, SIZE, "conv1x1", "cosine", full.base, {name: full.modulators["one"]})
+    pool.save(tmp_path / "pool")
+    assert len(list((tmp_path / "pool" / "modulators").iterdir())) == 1
+    assert not list((tmp_path / "pool" / "modulators").glob(".*"))
+    again = Pool.load(tmp_path / "pool")
+    assert list(again.modulators) == [name] and again.hash == pool.hash
+
+
+def test_names_that_cannot_be_files_are_refused() -> None:
+    check_domains(["a b", "a_b", "ä", "Ä"])
+    with pytest.raises(PolyshotError, match="'dtd' and 'DTD' differ only by case"):
+        check_domains(["dtd", "x", "DTD"])
+    for name in ("", "x" * 201):
+        with pytest.raises(PolyshotError, match="empty or too long"):
+            check_domains([name])
+
+
+def test_parts_that_do_not_belong_together_are_refused() -> None:
+    full = random_pool()
+    with pytest.raises(PolyshotError, match="selector chooses among 3 members, the pool has 1"):
+        Pool(SMALL, SIZE, "conv1x1", "cosine", full.base, selector=Selector(SMALL.dim, 3))
+    with pytest.raises(PolyshotError, match="odd: not conv1x1"):
+        Pool(SMALL, SIZE, "conv1x1", "cosine", full.base, {"odd": Modulator(SMALL, "channel")})
+
+
+def test_task_weights_use_the_unit_norm_and_sum_to_one() -> None:
+    pool, means = random_pool(), torch.rand(6, SMALL.dim)
+    weights = pool.task_weights(means)
+    assert weights.shape == (6, 4)
+    torch.testing.assert_close(weights.sum(1), torch.ones(6))
+    torch.testing.assert_close(pool.task_weights(7 * means), weights)
+    pool.unit_input = False
+    assert (pool.task_weights(7 * means) - weights).abs().max() > 1e-3
+    pool.selector = None
+    with pytest.raises(PolyshotError, match="no selector"):
+        pool.task_weights(means)

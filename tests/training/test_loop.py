@@ -1,0 +1,220 @@
+import json
+import math
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from polyshot.errors import PolyshotError
+from polyshot.training.loop import MOST_SKIPPED, learn
+from polyshot.training.metrics import Metrics
+from polyshot.training.step import Best, Schedule
+
+QUICK = Schedule(
+    steps=12, optimiser="sgd", learning_rate=0.1, weight_decay=0.01, clip=5.0, validate_every=4
+)
+
+
+class Line:
+    """Fits a line through batch norm and dropout; the batch of an update depends on its number."""
+
+    name = section = "line"
+    memory = ("line.batch", 64)
+    images = 8
+
+    def __init__(self) -> None:
+        with torch.random.fork_rng([]):
+            torch.manual_seed(3)
+            self.module = nn.Sequential(
+                nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.2), nn.Linear(4, 1)
+            )
+        self.bad: set[int] = set()
+        self.values: list[float] = []
+        self.numbers: list[int] = []
+
+    def groups(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        parameters = list(self.module.parameters())
+        return parameters[:2], parameters[2:]
+
+    def ready(self) -> None:
+        pass
+
+    def loss(self, number: int) -> Tensor:
+        self.numbers.append(number)
+        x = torch.randn(8, 3, generator=torch.Generator().manual_seed(number))
+        if number in self.bad:
+            x[0, 0] = math.nan
+        return (self.module(x)[:, 0] - x.sum(1)).square().mean()
+
+    def validate(self) -> float:
+        if self.values:
+            return self.values.pop(0)
+        return -sum(float(p.detach().abs().sum()) for p in self.module.parameters())
+
+
+def fit(step: Line, folder: Path, schedule: Schedule = QUICK, **more: object) -> Best:
+    checkpoint, metrics = folder / "checkpoint.pt", Metrics(folder / "metrics.jsonl")
+    return learn(step, schedule, checkpoint, metrics, seed=0, **more)  # type: ignore[arg-type]
+
+
+def weights(step: Line) -> list[Tensor]:
+    return [tensor.clone() for tensor in step.module.state_dict().values()]
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_an_interrupted_loop_goes_on_to_the_same_bits(optimiser: str, tmp_path: Path) -> None:
+    schedule = Schedule(12, optimiser, 0.1, 0.01, 5.0, 4, 2)  # type: ignore[arg-type]
+    whole = Line()
+    fit(whole, tmp_path / "whole", schedule)
+    for at in range(1, 12):
+
+        def stop(name: str, done: int, total: int, at: int = at) -> None:
+            assert total == 12 * 8
+            if done == at * 8:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            fit(Line(), tmp_path / str(at), schedule, report=stop)
+        again = Line()
+        fit(again, tmp_path / str(at), schedule)
+        assert again.numbers == list(range(at, 12))
+        assert same(weights(again), weights(whole))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_inside_an_update_waits_for_its_end(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    class Hit(Line):
+        def loss(self, update: int) -> Tensor:
+            if update == 6:
+                os.kill(os.getpid(), number)
+            return super().loss(update)
+
+    with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit):
+        fit(Hit(), tmp_path)
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["number"] == 7
+    assert signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL)
+    whole, again = Line(), Line()
+    fit(whole, tmp_path / "whole")
+    fit(again, tmp_path)
+    assert same(weights(again), weights(whole))
+
+
+def test_the_generator_of_the_caller_is_left_alone(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    fit(Line(), tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_an_update_with_nan_changes_nothing_at_all(optimiser: str, tmp_path: Path) -> None:
+    """The very first one included, where momentum does not exist yet."""
+    schedule = Schedule(3, optimiser, 0.1, 0.01, 5.0, 99)  # type: ignore[arg-type]
+    step = Line()
+    step.bad = {0, 1, 2}
+    before = weights(step)
+    best = fit(step, tmp_path, schedule)
+    after = dict(zip(step.module.state_dict(), weights(step), strict=True))
+    assert best.skipped == 3
+    for (name, now), old in zip(after.items(), before, strict=True):
+        assert name.endswith("num_batches_tracked") or torch.equal(now, old)
+
+
+def test_a_few_updates_with_nan_are_survived(tmp_path: Path) -> None:
+    step = Line()
+    step.bad = {0, 5, 6}
+    best = fit(step, tmp_path)
+    assert best.skipped == 3
+    assert all(tensor.isfinite().all() for tensor in weights(step))
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line.get("skipped") for line in lines] == [1, 3, 3]
+    assert all(math.isfinite(line["loss"]) for line in lines)
+
+
+def test_too_many_in_a_row_stop_and_name_a_learning_rate(tmp_path: Path) -> None:
+    step, schedule = Line(), Schedule(100, "sgd", 0.1, 0.0, 5.0, 7)
+    step.bad = set(range(10, 100))
+    with pytest.raises(PolyshotError, match=r"not a finite number.*line\.learning_rate=0\.025"):
+        fit(step, tmp_path, schedule)
+    assert len(step.numbers) == 10 + MOST_SKIPPED
+    again = Line()  # an interruption does not hide the row
+    again.bad = step.bad
+    with pytest.raises(PolyshotError, match="not a finite number"):
+        fit(again, tmp_path, schedule)
+    assert len(again.numbers) < MOST_SKIPPED
+
+
+def test_the_best_state_by_validation_is_kept(tmp_path: Path) -> None:
+    step, states = Line(), []
+    original = step.validate
+    step.values = [0.3, 0.9, 0.9]
+
+    def validate() -> float:
+        states.append(weights(step))
+        return original()
+
+    step.validate = validate  # type: ignore[method-assign]
+    assert fit(step, tmp_path) == Best(0.9, 8, 0)
+    assert same(weights(step), states[1])
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["validation"], line["best"]) for line in lines] == [
+        (0.3, True),
+        (0.9, True),
+        (0.9, False),
+    ]
+
+
+def test_gradients_are_clipped(tmp_path: Path) -> None:
+    def moved(clip: float) -> float:
+        step = Line()
+        before = weights(step)
+        fit(step, tmp_path / str(clip), Schedule(1, "sgd", 1.0, 0.0, clip, 1))
+        parameters = [i for i, name in enumerate(step.module.state_dict()) if "." in name]
+        kinds = list(step.module.state_dict())
+        change = [
+            (weights(step)[i] - before[i]).square().sum()
+            for i in parameters
+            if "running" not in kinds[i] and "tracked" not in kinds[i]
+        ]
+        return math.sqrt(float(sum(change)))
+
+    # Nesterov's first step is 1.9 times the gradient.
+    assert moved(0.01) == pytest.approx(0.019, rel=1e-4)
+    assert moved(1e9) > 0.1
+
+
+def test_a_full_memory_names_what_to_lower(tmp_path: Path) -> None:
+    class Greedy(Line):
+        def loss(self, number: int) -> Tensor:
+            raise torch.OutOfMemoryError
+
+    with pytest.raises(PolyshotError, match=r"memory is full.*line\.batch=32"):
+        fit(Greedy(), tmp_path)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.pt").write_bytes(b"nonsense")
+    with pytest.raises(PolyshotError, match=r"checkpoint.pt is damaged.*delete it"):
+        fit(Line(), tmp_path)
+
+
+@given(st.integers(1, 300), st.integers(0, 50))
+def test_the_rate_warms_up_and_falls_to_zero(steps: int, warm_up: int) -> None:
+    schedule = Schedule(steps + warm_up, "sgd", 0.4, 0.0, 5.0, 1, warm_up)
+    rates = [schedule.rate(number) for number in range(steps + warm_up + 1)]
+    assert max(rates) == pytest.approx(0.4)
+    assert rates[: warm_up + 1] == sorted(rates[: warm_up + 1])
+    assert rates[warm_up:] == sorted(rates[warm_up:], reverse=True)
+    assert rates[-1] == pytest.approx(0, abs=1e-12)
+    assert min(rates[:-1]) > 0

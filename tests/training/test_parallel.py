@@ -1,0 +1,69 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from polyshot.config import Config, to_dict
+from polyshot.data.pack import Pack
+from polyshot.pool import Pool
+from polyshot.training.run import train
+
+from .conftest import with_base
+
+SCRIPT = """
+import json, os, sys, torch
+import torch.distributed as dist
+from pathlib import Path
+from polyshot.config import from_dict
+from polyshot.data.pack import Pack
+from polyshot.training import loop, parallel
+from polyshot.training.run import train
+
+torch.set_num_threads(1)
+out = Path(sys.argv[1])
+config = from_dict(json.loads((out.parent / "given.json").read_text()))
+seen = []
+update = loop._Loop._update
+
+def watched(self, asked):
+    stop = update(self, asked)
+    flat = torch.cat([p.detach().flatten() for p in self.parameters])
+    every = [torch.empty_like(flat) for _ in range(2)]
+    dist.all_gather(every, flat)
+    seen.append(torch.equal(*every))
+    return stop
+
+loop._Loop._update = watched
+pool = train([Pack.open(path) for path in sys.argv[2:]], config, out, "base", "cpu")
+assert seen == [True] * config.base.steps, seen
+(out.parent / f"hash{os.environ['RANK']}").write_text(pool.hash)
+"""
+
+
+def test_two_processes_train_one_base(packs: list[Pack], config: Config, tmp_path: Path) -> None:
+    config = with_base(config, steps=40, batch=32, validate_every=10, mix=0.0, learning_rate=0.1)
+    (tmp_path / "given.json").write_text(json.dumps(to_dict(config)))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*torchrun, "--nproc-per-node=2", str(tmp_path / "script.py"), str(tmp_path / "run")]
+    done = subprocess.run(
+        [*command, *(str(pack.path) for pack in packs)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    hashes = [(tmp_path / f"hash{rank}").read_text() for rank in range(2)]
+    assert hashes[0] == hashes[1] == Pool.load(tmp_path / "run" / "pool").hash
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    losses = [json.loads(line)["loss"] for line in lines]
+    assert len(lines) == 4  # one process writes
+    assert losses[-1] < losses[0] - 0.1
+    train(packs, config, tmp_path / "one", "base", "cpu")
+    alone = [
+        json.loads(line) for line in (tmp_path / "one" / "metrics.jsonl").read_text().splitlines()
+    ]
+    # Batch norm and augmentation differ between the processes, the images do not.
+    for one, both in zip(alone, losses, strict=True):
+        assert abs(one["loss"] - both) < 0.25

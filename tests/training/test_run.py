@@ -1,0 +1,255 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from polyshot.config import Config, ModulatorConfig, to_dict
+from polyshot.data.pack import Pack
+from polyshot.data.shapes import EpisodeShape
+from polyshot.data.toy_packs import draw_packs
+from polyshot.errors import PolyshotError
+from polyshot.models.resnet import ResNet
+from polyshot.pool import Pool
+from polyshot.training.run import train
+
+from .conftest import step_files, with_base
+
+
+class Interrupt:
+    """A progress callback that raises KeyboardInterrupt at every n-th update."""
+
+    def __init__(self, every: int):
+        self.every, self.calls = every, 0
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        self.calls += not name.startswith("embed")  # which starts again every time
+        if self.calls % self.every == 0 and not name.startswith("embed"):
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def whole(packs: list[Pack], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing interrupted."""
+    from .conftest import SMALL
+
+    torch.set_num_threads(1)
+    out = tmp_path_factory.mktemp("whole") / "run"
+    train(packs, SMALL, out, device="cpu")
+    return out
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_run_interrupted_again_and_again_ends_with_the_same_bits(
+    every: int, packs: list[Pack], config: Config, whole: Path, tmp_path: Path
+) -> None:
+    out, interruptions, progress = tmp_path / "run", 0, Interrupt(every)
+    while True:
+        try:
+            pool = train(packs, config, out, device="cpu", progress=progress)
+            break
+        except KeyboardInterrupt:
+            interruptions += 1
+    assert interruptions > 3
+    assert step_files(out) == step_files(whole)
+    assert pool.hash == Pool.load(whole / "pool").hash
+    assert not list((out / "checkpoints").rglob("*.pt"))
+
+
+def test_metrics_tell_each_update_once_even_after_interruptions(
+    packs: list[Pack], config: Config, tmp_path: Path
+) -> None:
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            train(packs, config, tmp_path, "base", "cpu", Interrupt(2))
+    train(packs, config, tmp_path, "base", "cpu")
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    numbers = [line["number"] for line in lines if line["step"] == "base"]
+    assert numbers == sorted(set(numbers))
+    assert numbers[-1] == config.base.steps
+    validated = [line for line in lines if "validation" in line]
+    assert [line["number"] for line in validated] == [3, 6, 7]
+    best = max(validated, key=lambda line: line["validation"])
+    assert best["best"]
+    for line in lines:
+        assert {"step", "number", "loss", "learning_rate", "images_per_second"} <= set(line)
+
+
+KILLED = """
+import json, sys, torch
+from pathlib import Path
+from polyshot.config import from_dict
+from polyshot.data.pack import Pack
+from polyshot.training.run import train
+torch.set_num_threads(1)
+config = from_dict(json.loads(Path(sys.argv[1]).read_text()))
+train([Pack.open(path) for path in sys.argv[3:]], config, Path(sys.argv[2]), "base", "cpu")
+"""
+
+
+def start_process(packs: list[Pack], config: Config, folder: Path) -> subprocess.Popen[bytes]:
+    (folder / "given.json").write_text(json.dumps(to_dict(config)))
+    paths = [str(pack.path) for pack in packs]
+    arguments = [sys.executable, "-c", KILLED, str(folder / "given.json"), str(folder / "run")]
+    return subprocess.Popen([*arguments, *paths], stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_process_is_continued_to_the_same_bits(
+    how: signal.Signals, packs: list[Pack], config: Config, tmp_path: Path
+) -> None:
+    config = with_base(config, steps=60, validate_every=4)
+    process = start_process(packs, config, tmp_path)
+    run, until = tmp_path / "run", time.monotonic() + 40
+    while not list((run / "checkpoints").glob("base.pt")) and time.monotonic() < until:
+        time.sleep(0.01)
+    os.kill(process.pid, how)
+    code = process.wait(20)
+    assert code == {signal.SIGKILL: -9, signal.SIGTERM: 143}[how]
+    assert (run / "checkpoints" / "base.pt").exists()
+    assert not (run / "steps" / "base.safetensors").exists()
+    train(packs, config, run, "base", "cpu")
+    train(packs, config, tmp_path / "whole", "base", "cpu")
+    assert step_files(run) == step_files(tmp_path / "whole")
+
+
+def test_steps_that_are_done_are_skipped(packs: list[Pack], config: Config, whole: Path) -> None:
+    files = [file for file in whole.rglob("*") if file.is_file()]
+    before = {file: file.stat().st_mtime_ns for file in files}
+    for step in ("all", "base", "modulators", "selector"):
+        pool = train(packs, config, whole, step, "cpu")
+        assert pool.members == ("base", "signs", "textures")
+        assert pool.selector is not None
+    assert {file: file.stat().st_mtime_ns for file in files} == before
+
+
+def test_steps_one_by_one_give_the_same_pool(
+    packs: list[Pack], config: Config, whole: Path, tmp_path: Path
+) -> None:
+    for step, members in (("base", 1), ("modulators", 3), ("selector", 3)):
+        pool = train(packs, config, tmp_path, step, "cpu")
+        assert len(pool.members) == members
+        assert (pool.selector is None) == (step != "selector")
+        assert Pool.load(tmp_path / "pool").hash == pool.hash
+    assert step_files(tmp_path) == step_files(whole)
+    assert len(pool.scales) == 3
+    assert min(pool.scales) > 0
+
+
+def test_a_step_before_its_time_is_refused(
+    packs: list[Pack], config: Config, tmp_path: Path
+) -> None:
+    for step in ("modulators", "selector"):
+        with pytest.raises(PolyshotError, match=r"not done the step 'base' yet.*--step base"):
+            train(packs, config, tmp_path, step, "cpu")
+
+
+def test_unknown_steps_are_refused(packs: list[Pack], config: Config, tmp_path: Path) -> None:
+    with pytest.raises(PolyshotError, match=r"no step 'bas', only base.*Did you mean 'base'"):
+        train(packs, config, tmp_path, "bas", "cpu")
+
+
+def test_another_config_is_refused(packs: list[Pack], config: Config, whole: Path) -> None:
+    with pytest.raises(PolyshotError, match=r"base\.steps: 7 and 9"):
+        train(packs, with_base(config, steps=9), whole, device="cpu")
+
+
+def test_other_packs_are_refused(packs: list[Pack], config: Config, whole: Path) -> None:
+    with pytest.raises(PolyshotError, match="textures is missing"):
+        train(packs[:1], config, whole, device="cpu")
+    with pytest.raises(PolyshotError, match="order was signs, textures"):
+        train(packs[::-1], config, whole, device="cpu")
+    split = packs[1].domain.split
+    other = replace(split, train=split.train[1:], test=(*split.test, split.train[0]))
+    changed = replace(packs[1], domain=packs[1].domain.with_split(other))
+    with pytest.raises(PolyshotError, match="textures has another class split"):
+        train([packs[0], changed], config, whole, device="cpu")
+
+
+def test_a_source_with_too_few_classes_is_refused_before_anything_is_trained(
+    packs: list[Pack], config: Config, tmp_path: Path
+) -> None:
+    split = packs[1].domain.split
+    few = replace(split, train=split.train[:3])
+    small = replace(packs[1], domain=packs[1].domain.with_split(few))
+    with pytest.raises(PolyshotError, match=r"textures cannot be a source.*training classes"):
+        train([packs[0], small], config, tmp_path / "run", device="cpu")
+    many = replace(config, shape=EpisodeShape(5, 4, 3))  # the packs have 6 images a class
+    with pytest.raises(PolyshotError, match=r"signs cannot be a source.*4 shots and 3 queries"):
+        train(packs, many, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_bad_sources_are_refused(packs: list[Pack], config: Config, tmp_path: Path) -> None:
+    with pytest.raises(PolyshotError, match="at least one source"):
+        train([], config, tmp_path, device="cpu")
+    with pytest.raises(PolyshotError, match="twice: signs"):
+        train([packs[0], packs[0]], config, tmp_path, device="cpu")
+    with pytest.raises(PolyshotError, match=r"signs has images of 16 pixels.*size=16"):
+        train(packs, replace(config, size=24), tmp_path, device="cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused(
+    packs: list[Pack], config: Config, tmp_path: Path
+) -> None:
+    with pytest.raises(PolyshotError, match="no GPU"):
+        train(packs, config, tmp_path, device="cuda")
+
+
+def test_a_base_from_a_file_is_used_as_it_is_with_no_steps(
+    packs: list[Pack], config: Config, tmp_path: Path
+) -> None:
+    given = ResNet(config.model)
+    state = given.state_dict() | {"fc.weight": torch.zeros(3, 32), "fc.bias": torch.zeros(3)}
+    save_file(state, tmp_path / "start.safetensors")
+    config = with_base(config, steps=0)
+    start = tmp_path / "start.safetensors"
+    pool = train(packs, config, tmp_path / "run", "base", "cpu", start=start)
+    for name, tensor in pool.base.state_dict().items():
+        assert torch.equal(tensor, given.state_dict()[name])
+    with pytest.raises(PolyshotError, match="weights to start from differ"):
+        train(packs, config, tmp_path / "run", "base", "cpu")
+    with pytest.raises(PolyshotError, match="There is no file"):
+        train(packs, config, tmp_path / "run", "base", "cpu", start=tmp_path / "none")
+
+
+def test_channel_modulators_and_euclidean_distance_go_all_the_way(
+    packs: list[Pack], config: Config, tmp_path: Path
+) -> None:
+    channel = replace(config.modulator, kind="channel", strengths=(1.0,), weight_decay=0.1)
+    config = replace(config, modulator=channel, metric="euclidean")
+    assert isinstance(channel, ModulatorConfig)
+    pool = train(packs, config, tmp_path, device="cpu")
+    assert pool.kind == "channel"
+    assert pool.strengths == {"signs": 1.0, "textures": 1.0}
+    assert pool.metric == "euclidean"
+
+
+def test_the_run_folder_says_what_was_done(packs: list[Pack], config: Config, whole: Path) -> None:
+    assert json.loads((whole / "config.json").read_text()) == to_dict(config)
+    environment = json.loads((whole / "environment.json").read_text())
+    assert environment["torch"] == torch.__version__
+    assert [pack["hash"] for pack in environment["packs"]] == [pack.hash for pack in packs]
+    about = Pool.load(whole / "pool").about
+    assert set(about["steps"]) == {"base", "modulator:signs", "modulator:textures", "selector"}
+
+
+def test_training_learns(tmp_path: Path, config: Config) -> None:
+    packs = draw_packs(tmp_path / "packs", ["signs"], size=16, per_class=12, workers=1)
+    config = replace(
+        with_base(config, steps=150, batch=64, learning_rate=0.1, warm_up=20, validate_every=150),
+        validation_episodes=60,
+    )
+    before = train(packs, with_base(config, steps=0), tmp_path / "none", "base", "cpu")
+    after = train(packs, config, tmp_path / "run", "base", "cpu")
+    untrained, trained = (p.about["steps"]["base"]["validation"] for p in (before, after))
+    assert trained > untrained + 0.05
+    assert trained > 0.5
