@@ -7,14 +7,14 @@ DEMO ?= demo
 
 .PHONY: demo test lint docs bench clean
 
-# The main job, for now: the embedded domains become packs, sheets to look at, and episodes.
+# The main job: a tiny pool trained on embedded domains, tested on seen and unseen ones.
 demo: $(VENV)/.core
-	$(BIN)/polyshot data toy --out $(DEMO)/packs --overwrite
+	$(BIN)/polyshot demo --out $(DEMO)
 	$(BIN)/polyshot data list $(DEMO)/packs
 	@for pack in $(DEMO)/packs/*/; do name=$$(basename $$pack); \
 	  $(BIN)/polyshot data sheet $$pack $(DEMO)/sheets/$$name.png && \
 	  $(BIN)/polyshot data episodes $$pack --picture $(DEMO)/sheets/$$name-episode.png || exit; done
-	@echo "Look at the pictures in $(DEMO)/sheets."
+	@echo "Look at $(DEMO)/index.html, and at the contact sheets in $(DEMO)/sheets."
 
 test: lint docs
 	$(BIN)/python -m pytest
@@ -29,6 +29,7 @@ docs: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/episodes.py
+	$(BIN)/python benchmarks/evaluate.py
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Polyshot needs Python 3.11 or newer; try make PYTHON=python3.12")'

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from polyshot import display
 from polyshot.cli import main
 from polyshot.doctor import Check, examine, probe_bf16
 
@@ -26,6 +27,7 @@ def run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Outcome]:
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(display.out, "_width", 200)  # where another test has made it already
 
     def call(*arguments: object) -> Outcome:
         with pytest.raises(SystemExit) as end:

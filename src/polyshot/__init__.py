@@ -11,6 +11,7 @@ from polyshot.errors import PolyshotError
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from polyshot.classifier import FewShotClassifier as FewShotClassifier
     from polyshot.data.domain import Domain as Domain
     from polyshot.data.episodes import Episodes as Episodes
     from polyshot.data.episodes import EpisodeSampler as EpisodeSampler
@@ -18,15 +19,20 @@ if TYPE_CHECKING:
     from polyshot.data.pack import Pack as Pack
     from polyshot.data.shapes import EpisodeShape as EpisodeShape
     from polyshot.data.shapes import VariableShape as VariableShape
+    from polyshot.pool import Pool as Pool
+    from polyshot.training.run import train as train
 
 _HOMES = {
     "Domain": "polyshot.data.domain",
     "EpisodeSampler": "polyshot.data.episodes",
     "EpisodeShape": "polyshot.data.shapes",
     "Episodes": "polyshot.data.episodes",
+    "FewShotClassifier": "polyshot.classifier",
     "Pack": "polyshot.data.pack",
+    "Pool": "polyshot.pool",
     "VariableShape": "polyshot.data.shapes",
     "import_source": "polyshot.data.importer",
+    "train": "polyshot.training.run",
 }
 
 __all__ = [
@@ -34,10 +40,13 @@ __all__ = [
     "EpisodeSampler",
     "EpisodeShape",
     "Episodes",
+    "FewShotClassifier",
     "Pack",
     "PolyshotError",
+    "Pool",
     "VariableShape",
     "import_source",
+    "train",
 ]
 
 

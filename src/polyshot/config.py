@@ -128,7 +128,7 @@ class Config:
     preset: str = "strong"
     """Where the values came from, before single ones were overridden."""
     seed: int = 0
-    """Another seed, another training."""
+    """Another seed, another training; 0 or more."""
     size: int = 72
     """Side length of the images in pixels; packs must have it."""
     model: ResNetConfig = field(default_factory=ResNetConfig)
@@ -143,6 +143,30 @@ class Config:
     """Shape of validation episodes, and of the selector's tasks."""
     validation_episodes: int = 300
     """Validation episodes of each source; choices are made on them."""
+
+    def __post_init__(self) -> None:
+        base, modulator, selector = self.base, self.modulator, self.selector
+        least = {
+            "seed": (self.seed, 0),
+            "size": (self.size, 8),
+            "model.width": (self.model.width, 1),
+            "validation_episodes": (self.validation_episodes, 2),
+            "base.steps": (base.steps, 0),
+            "base.batch": (base.batch, 2),
+            "base.warm_up": (base.warm_up, 0),
+            "modulator.steps": (modulator.steps, 0),
+            "modulator.episodes": (modulator.episodes, 1),
+            "selector.steps": (selector.steps, 0),
+            "selector.tasks": (selector.tasks, 1),
+            "selector.batch": (selector.batch, 1),
+            "selector.hidden": (selector.hidden, 1),
+            "adaptation.steps": (self.adaptation.steps, 0),
+        }
+        for name, (value, lowest) in least.items():
+            if value < lowest:
+                raise PolyshotError(f"{name}={value} is too small: {lowest} is the least.")
+        if not modulator.strengths:
+            raise PolyshotError("modulator.strengths is empty: name at least one factor, as [1.0].")
 
 
 PRESETS: dict[str, Config] = {

@@ -7,11 +7,14 @@ from polyshot.errors import PolyshotError
 
 def best_device(wanted: str | None = None) -> torch.device:
     """Return the device asked for, or the GPU where there is one."""
+    there = torch.cuda.is_available()
     if wanted is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda" if there else "cpu")
     try:
         device = torch.device(wanted)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError):
-        raise PolyshotError(f"There is no device '{wanted}' here: try cpu.") from None
+    except RuntimeError:
+        raise PolyshotError(f"There is no kind of device '{wanted}': try cpu or cuda.") from None
+    count = torch.cuda.device_count() if there else 0
+    if device.type != "cpu" and not (device.type == "cuda" and (device.index or 0) < count):
+        raise PolyshotError(f"There is no device '{wanted}' that PyTorch can use here: try cpu.")
     return device

@@ -24,6 +24,7 @@ class Line:
     """Fits a line through batch norm and dropout; the batch of an update depends on its number."""
 
     name = section = "line"
+    shared = True
     memory = ("line.batch", 64)
     images = 8
 

@@ -92,6 +92,9 @@ def evaluate(
     share_groups: Annotated[
         bool, typer.Option("--share-groups", help="Let support and query share a group.")
     ] = False,
+    drop_small: Annotated[
+        bool, typer.Option("--drop-small", help="Leave out classes that are too small.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Append results, one JSON line each.", show_default=False)
     ] = None,
@@ -128,9 +131,12 @@ def evaluate(
     shape = EpisodeShape(way, shot, queries)
     kept = EmbeddingCache(cache) if cache else None
     sources = set(loaded.about.get("packs", {}).values())
+    chosen = open_packs(packs, list(dict.fromkeys(_names(targets))))
+    if out:
+        append_results(out, [])  # a file that cannot be written shows before any work
     results = []
     with progress("images") as report:
-        for pack in open_packs(packs, _names(targets)):
+        for pack in chosen:
             results += measure(
                 loaded,
                 pack,
@@ -144,6 +150,7 @@ def evaluate(
                 cache=kept,
                 seen=pack.hash in sources,
                 report=report,
+                drop_small=drop_small,
             )
             if confusion:
                 counts = count_confusions(
@@ -156,6 +163,7 @@ def evaluate(
                     part=part,
                     group_disjoint=not share_groups,
                     cache=kept,
+                    drop_small=drop_small,
                 )
                 title = f"{pack.domain.name}: {rules[-1]}, {shape}"
                 picture = confusion_picture(counts, pack, title)

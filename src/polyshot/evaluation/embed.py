@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,8 @@ class EmbeddingCache:
                 np.save(opened, embeddings.numpy())
             partial.replace(file)
         except OSError as error:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):  # there may be no folder to clean
+                partial.unlink(missing_ok=True)
             raise PolyshotError(f"{file} cannot be written: {error.strerror}.") from None
 
     def _file(self, key: str) -> Path:

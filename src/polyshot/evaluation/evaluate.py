@@ -187,6 +187,7 @@ def confusion(
     group_disjoint: bool = True,
     cache: EmbeddingCache | None = None,
     report: Report | None = None,
+    drop_small: bool = False,
 ) -> Tensor:
     """Count how queries of each class (rows) were classified (columns): int64 [C, C].
 
@@ -195,7 +196,12 @@ def confusion(
     """
     shape = shape or EpisodeShape()
     sampler = EpisodeSampler(
-        pack.domain, shape, part=part, seed=seed, group_disjoint=group_disjoint
+        pack.domain,
+        shape,
+        part=part,
+        seed=seed,
+        group_disjoint=group_disjoint,
+        drop_small=drop_small,
     )
     rules = [rule(method, pool)]
     task = prepare(pool, pack, sampler, episodes, rules, cache, report)

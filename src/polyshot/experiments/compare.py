@@ -55,7 +55,8 @@ def as_text(row: Row, methods: Sequence[str]) -> list[str]:
             continue
         text = f"{100 * cell.mean:.1f} ±{100 * cell.half_width:.1f}"
         if cell.difference is not None:
-            text += f"\n{100 * cell.difference:+.1f} ±{100 * cell.difference_half_width:.1f}"
+            points = round(100 * cell.difference, 1) + 0.0  # of -0.0, which reads as a loss, 0.0
+            text += f"\n{points:+.1f} ±{100 * cell.difference_half_width:.1f}"
         texts.append(text)
     return texts
 

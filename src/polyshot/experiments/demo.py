@@ -109,10 +109,14 @@ def _raw_pixels(pack: Pack, baseline: Result) -> Result:
         query = pixels[episodes.query].flatten(1, 2)  # [E, way * queries, d]
         logits = prototype_logits(query, prototypes(pixels[episodes.support]))
         labels = torch.arange(shape.way).repeat_interleave(shape.queries)
-        accuracies += (logits.argmax(2) == labels).float().mean(1).tolist()
+        accuracies += (logits.argmax(2) == labels).double().mean(1).tolist()
     mean, half_width = interval(accuracies)
     return replace(
-        baseline, method="raw pixels", mean=mean, half_width=half_width, per_episode=accuracies
+        baseline,
+        method="raw pixels",
+        mean=mean,
+        half_width=half_width,
+        per_episode=[round(value, 4) for value in accuracies],
     )
 
 

@@ -46,6 +46,7 @@ class BaseStep:
     """What the loop needs to train the base."""
 
     name = section = "base"
+    shared = True
 
     def __init__(self, train: Images, val: Images, config: Config, start: Path | None = None):
         own, self.config = config.base, config

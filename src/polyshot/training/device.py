@@ -1,5 +1,6 @@
 """Where a training runs: moving modules there, seeding, and letting a GPU be fast."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -42,7 +43,8 @@ def graphed(module: nn.Module, shape: tuple[int, ...], device: torch.device) -> 
     torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     sample = torch.zeros(shape, device=device).contiguous(memory_format=torch.channels_last)
-    with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+    with warnings.catch_warnings(), torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+        warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")  # it sets it up then
         recorded = torch.cuda.make_graphed_callables(module, (sample,))
     module.load_state_dict(before)  # warming up has moved batch norm's statistics
     assert isinstance(recorded, nn.Module)

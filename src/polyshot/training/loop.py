@@ -67,6 +67,7 @@ class _Loop:
         self.step, self.schedule, self.checkpoint = step, schedule, checkpoint
         self.metrics, self.seed, self.device = metrics, seed, device
         self.writes = parallel.rank() == 0
+        self.together = step.shared and parallel.world_size() > 1
         decayed, others = step.groups()
         self.parameters = [*decayed, *others]
         self.optimiser = _optimiser(decayed, others, schedule)
@@ -116,7 +117,9 @@ class _Loop:
         loss = self.step.loss(self.number)
         loss.backward()  # type: ignore[no-untyped-call]
         value = loss.detach().float()
-        news = parallel.average(torch.stack([value, value.new_full((), asked())]))
+        news = torch.stack([value, value.new_full((), asked())])
+        if self.together:
+            parallel.average(news)
         norm = torch.nn.utils.get_total_norm(self._gradients())
         fine = norm.isfinite() & news[0].isfinite()
         # Fused optimisers divide by `grad_scale` and do nothing at all where `found_inf` is 1, on
@@ -128,7 +131,7 @@ class _Loop:
         self.optimiser.step()
         torch.where(fine, self.statistics, before, out=self.statistics)  # it saw the NaN too
         self._count(news[0], fine)
-        if parallel.world_size() == 1:
+        if not self.together:
             return asked()
         # All processes must stop after the same update. Asking costs a GPU a wait, so seldom.
         at_look = self.device.type == "cpu" or (self.number + 1) % LOOK_EVERY == 0
@@ -223,7 +226,7 @@ class _Loop:
     def _finish(self) -> Best:
         if self.best is not None:
             self.step.module.load_state_dict(self.best["weights"])
-        if parallel.world_size() > 1:
+        if self.together:
             for tensor in self.step.module.state_dict().values():
                 dist.broadcast(tensor, src=0)
         best = self.best or {"value": math.nan, "number": self.number}

@@ -41,6 +41,7 @@ class ModulatorStep:
     """
 
     section = "modulator"
+    shared = False
 
     def __init__(
         self, base: ResNet, train: Images, source: int, validation: TaskSet, config: Config

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from polyshot.errors import PolyshotError
+from polyshot.device import best_device
 
 PATIENCE = timedelta(days=1)
 """How long processes wait for the first one while it validates or learns modulators."""
@@ -47,9 +47,7 @@ def own_device(asked: torch.device | str | None = None) -> torch.device:
 
     ``cuda`` without a number is the GPU that torchrun meant for this process.
     """
-    device = torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise PolyshotError("There is no GPU that PyTorch can use here: train on the CPU.")
+    device = asked if isinstance(asked, torch.device) else best_device(asked)
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return device
@@ -57,9 +55,8 @@ def own_device(asked: torch.device | str | None = None) -> torch.device:
 
 def average(values: Tensor) -> Tensor:
     """Average a tensor over all processes, in place."""
-    if world_size() > 1:
-        dist.all_reduce(values)
-        values /= world_size()
+    dist.all_reduce(values)
+    values /= world_size()
     return values
 
 

@@ -15,7 +15,7 @@ from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError, near
 from polyshot.pool import Pool
 from polyshot.training import parallel
-from polyshot.training.base import train_base, validation_sets
+from polyshot.training.base import initial_base, train_base, validation_sets
 from polyshot.training.batches import Images
 from polyshot.training.files import read_json, write_json, write_weights
 from polyshot.training.folder import check_sources, enter
@@ -59,6 +59,8 @@ def train(
             f"There is no step '{step}', only {known}.{near(step, (*STEPS, 'all'))}"
         )
     check_sources(packs, config)
+    if start is not None:
+        initial_base(config, start)  # a wrong file must not leave a run that cannot be mended
     where = parallel.own_device(device)
     with parallel.processes(where):
         enter(out, packs, config, start, where)

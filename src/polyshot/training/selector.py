@@ -39,6 +39,7 @@ class SelectorStep:
     """What the loop needs to train the selector, on the CPU: it is too small for anything else."""
 
     name = section = "selector"
+    shared = False
 
     def __init__(self, train: Examples, val: Examples, config: Config):
         own = config.selector

@@ -22,6 +22,8 @@ class Step(Protocol):
     """The option to lower when memory runs out, and its value: ``("base.batch", 1024)``."""
     images: int
     """Images (or tasks) of one update, over all processes."""
+    shared: bool
+    """Whether all processes train it together; else the first alone does, and waits for nobody."""
 
     @property
     def module(self) -> nn.Module:
