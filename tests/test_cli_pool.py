@@ -184,7 +184,7 @@ def test_the_run_folder_is_for_one_config_and_one_set_of_packs(packs: Path, run:
         (["--sources", "glyphs,sings"], "Did you mean 'signs'?"),
         (["--sources", "signs,signs"], "twice: signs"),
         (["--step", "bas"], "Did you mean 'base'?"),
-        (["--device", "nonsense"], "There is no device 'nonsense' here"),
+        (["--device", "nonsense"], "There is no kind of device 'nonsense'"),
         (["--start", "nowhere"], "There is no file nowhere"),
     ],
 )
@@ -307,7 +307,7 @@ def test_confusions_are_drawn(pool: Path, packs: Path, tmp_path: Path) -> None:
         (["--way", "50"], "50 ways are asked for"),
         (["--shot", "12"], "12 + 5 images are needed"),
         (["--part", "tset"], "Did you mean 'test'?"),
-        (["--device", "nonsense"], "There is no device 'nonsense' here"),
+        (["--device", "nonsense"], "There is no kind of device 'nonsense'"),
         (["--out", "."], "cannot be written"),
     ],
 )
@@ -483,7 +483,7 @@ def test_what_cannot_be_classified(
     [
         (["--rule", "selekt"], "Did you mean 'select'?"),
         (["--adaptation", "hed"], "Did you mean 'head'?"),
-        (["--device", "nonsense"], "There is no device 'nonsense' here"),
+        (["--device", "nonsense"], "There is no kind of device 'nonsense'"),
         (["--out", "."], "cannot be written"),
     ],
 )

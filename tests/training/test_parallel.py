@@ -71,11 +71,23 @@ def test_two_processes_train_one_base(packs: list[Pack], config: Config, tmp_pat
 
 def test_torchrun_trains_a_whole_pool_by_the_command(packs: list[Pack], tmp_path: Path) -> None:
     """Steps 2 and 3 are the first process's alone: nobody may be waited for in them."""
-    settings = (
-        "size=16 model.width=4 base.steps=4 base.batch=16 base.warm_up=1 base.validate_every=2 "
-        "modulator.steps=2 modulator.episodes=1 modulator.shape.shot=2 modulator.shape.queries=3 "
-        "shape.shot=2 shape.queries=3 selector.steps=4 selector.tasks=8 validation_episodes=4"
-    ).split()
+    settings = [
+        "size=16",
+        "model.width=4",
+        "base.steps=4",
+        "base.batch=16",
+        "base.warm_up=1",
+        "base.validate_every=2",
+        "modulator.steps=2",
+        "modulator.episodes=1",
+        "modulator.shape.shot=2",
+        "modulator.shape.queries=3",
+        "shape.shot=2",
+        "shape.queries=3",
+        "selector.steps=4",
+        "selector.tasks=8",
+        "validation_episodes=4",
+    ]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     options = ["--preset", "tiny", "--out", str(tmp_path / "run")]
     done = subprocess.run(

@@ -4,10 +4,12 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import TypeVar
 
 from polyshot.errors import PolyshotError
@@ -39,7 +41,9 @@ def map_in_order(
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupt)
     waiting: deque[Future[Result]] = deque()
     try:
-        for chunk in chunks:
+        with _undisturbed():  # the first task starts all workers
+            waiting.append(pool.submit(function, *chunks[0]))
+        for chunk in chunks[1:]:
             waiting.append(pool.submit(function, *chunk))
             if len(waiting) > 4 * workers:  # bounds the memory, keeps every worker busy
                 yield waiting.popleft().result()
@@ -51,6 +55,22 @@ def map_in_order(
         ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold Ctrl-C back until afterwards: Python loses one that arrives in the middle of a fork."""
+    if threading.current_thread() is not threading.main_thread():  # it does not get signals
+        yield
+        return
+    arrived: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: arrived.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if arrived:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _ignore_interrupt() -> None:
