@@ -49,10 +49,11 @@ def bits(key: int, rows: Tensor, columns: int) -> Tensor:
     steps = torch.arange(columns, dtype=torch.int32, device=rows.device)[:, None] * _STEP32
     hashed: Tensor = steps + low
     # torch's shifts copy the sign, splitmix's fill with zeros: of 64 bits one is lost.
-    hashed ^= hashed >> 16
+    scratch = torch.empty_like(hashed)  # fresh memory for each result costs more than the result
+    hashed ^= torch.bitwise_right_shift(hashed, 16, out=scratch)
     hashed *= _MIX32
     hashed ^= high
-    hashed ^= hashed >> 15
+    hashed ^= torch.bitwise_right_shift(hashed, 15, out=scratch)
     hashed *= _MIX32B
     return hashed
 

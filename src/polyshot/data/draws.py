@@ -23,7 +23,7 @@ def draw_distinct(random: Tensor, limit: Tensor, dtype: torch.dtype = torch.int3
         random: float32 ``[m, ...]`` in ``[0, 1)``.
         limit: float32 ``[...]``, how many there are to draw from, below 2^24 (a product of 24 bits
             and such a number never rounds up to the number), at least m where the result is used.
-        dtype: of the result; int16 is faster where every limit fits.
+        dtype: of the result; a small type is faster, where every limit fits.
 
     Returns:
         Integers ``[m, ...]``, distinct along the first axis.

@@ -134,7 +134,9 @@ class EpisodeSampler:
         columns = (1 + shape.shot + shape.queries) * shape.way
         random = uniform(self.key, numbers, columns).view(-1, shape.way, len(numbers))
         chosen = self._draw_classes(random[0])
-        images = draw_distinct(random[1:], _at(self._sizes, chosen), self._position_type)
+        # Where all classes have one size, one number is a smaller tensor than one a class.
+        limit = self._sizes[0] if self._even else _at(self._sizes, chosen)
+        images = draw_distinct(random[1:], limit, self._position_type)
         return chosen, images + _at(self._starts, chosen)
 
     def _draw_variable(
@@ -200,7 +202,9 @@ class EpisodeSampler:
         self._starts = torch.from_numpy((ends - sizes).astype(np.int32)).to(self.device)
         self._class_ids = torch.tensor(self.class_ids, device=self.device)
         self._class_count = torch.tensor(float(len(members)), device=self.device)
-        self._position_type = torch.int16 if sizes.max() < 2**15 else torch.int32
+        fits = [kind for kind in (torch.int8, torch.int16) if sizes.max() <= torch.iinfo(kind).max]
+        self._position_type = fits[0] if fits else torch.int32  # a smaller type draws faster
+        self._even = sizes.min() == sizes.max()
         if self.group_disjoint:
             assert self.domain.groups is not None
             groups = np.full((len(members), sizes.max()), -1)
