@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polyshot.cli.options import DropSmall, EpisodeSeed, Part, Queries, ShareGroups, Shot, Way
 from polyshot.errors import PolyshotError, some
 
 if TYPE_CHECKING:
@@ -225,21 +226,17 @@ def data_split(
 @data.command("episodes")
 def data_episodes(
     pack: OnePack,
-    way: Annotated[int, typer.Option(help="Classes in an episode.")] = 5,
-    shot: Annotated[int, typer.Option(help="Support images of each class.")] = 5,
-    queries: Annotated[int, typer.Option(help="Query images of each class.")] = 10,
+    way: Way = 5,
+    shot: Shot = 5,
+    queries: Queries = 10,
     count: Annotated[int, typer.Option("--episodes", min=1, help="How many.")] = 600,
-    part: Annotated[str, typer.Option(help="train, val, test or all classes.")] = "test",
-    seed: Annotated[int, typer.Option(help="Another seed, other episodes.")] = 0,
+    part: Part = "test",
+    seed: EpisodeSeed = 0,
     variable: Annotated[
         bool, typer.Option("--variable", help="Meta-Dataset's variable ways and shots.")
     ] = False,
-    share_groups: Annotated[
-        bool, typer.Option("--share-groups", help="Let support and query share a group.")
-    ] = False,
-    drop_small: Annotated[
-        bool, typer.Option("--drop-small", help="Leave out classes that are too small.")
-    ] = False,
+    share_groups: ShareGroups = False,
+    drop_small: DropSmall = False,
     out: Annotated[
         Path | None, typer.Option(help="Save the indices: out.npz.", show_default=False)
     ] = None,

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polyshot.cli.options import DropSmall, EpisodeSeed, Part, Queries, ShareGroups, Shot, Way
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -79,22 +81,18 @@ def evaluate(
     targets: Annotated[
         str, typer.Option(help="Domains to test on: a,b,c; all if not given.", show_default=False)
     ] = "",
-    way: Annotated[int, typer.Option(help="Classes in an episode.")] = 5,
-    shot: Annotated[int, typer.Option(help="Support images of each class.")] = 5,
-    queries: Annotated[int, typer.Option(help="Query images of each class.")] = 10,
+    way: Way = 5,
+    shot: Shot = 5,
+    queries: Queries = 10,
     episodes: Annotated[int, typer.Option(min=2, help="Episodes of each target.")] = 600,
     methods: Annotated[
         str, typer.Option(help="Rules to compare; base is always among them.")
     ] = "base,select,average",
     adapt: Annotated[bool, typer.Option("--adapt", help="Also with further adaptation.")] = False,
-    part: Annotated[str, typer.Option(help="test, val, train or all classes.")] = "test",
-    seed: Annotated[int, typer.Option(help="Another seed, other episodes.")] = 0,
-    share_groups: Annotated[
-        bool, typer.Option("--share-groups", help="Let support and query share a group.")
-    ] = False,
-    drop_small: Annotated[
-        bool, typer.Option("--drop-small", help="Leave out classes that are too small.")
-    ] = False,
+    part: Part = "test",
+    seed: EpisodeSeed = 0,
+    share_groups: ShareGroups = False,
+    drop_small: DropSmall = False,
     out: Annotated[
         Path | None, typer.Option(help="Append results, one JSON line each.", show_default=False)
     ] = None,

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from polyshot.data import counter_rng
+from polyshot.data.capacity import Capacity
 from polyshot.data.counter_rng import uniform
 from polyshot.data.domain import Domain
-from polyshot.data.draws import allows, draw_distinct, draw_group_disjoint, most_shots
+from polyshot.data.draws import draw_distinct, draw_group_disjoint
 from polyshot.data.hashing import digest
 from polyshot.data.shapes import EpisodeShape, VariableShape, variable_numbers
-from polyshot.errors import PolyshotError, some
+from polyshot.errors import PolyshotError
 
 CHUNK = 1 << 21
 """Elements of a working tensor: small enough for the caches, large enough to amortise a call."""
@@ -89,9 +89,9 @@ class EpisodeSampler:
         self.domain, self.shape, self.part, self.seed = domain, shape or EpisodeShape(), part, seed
         self.group_disjoint = group_disjoint and domain.groups is not None
         self.device = torch.device(device)
-        self._members = _members_by_class(domain)
-        self.class_ids = self._usable_classes(drop_small)
-        self._make_tables()
+        capacity = Capacity(domain, self.shape, self.group_disjoint)
+        self.class_ids = capacity.usable_classes(part, drop_small)
+        self._make_tables(capacity)
         self.key = counter_rng.key(
             domain.layout_hash, self.class_ids, self.shape, seed, self.group_disjoint
         )
@@ -189,12 +189,12 @@ class EpisodeSampler:
         drawn = self.shape.shot + self.shape.queries
         return self.shape.way * (self._groups.shape[1] if self.group_disjoint else drawn)
 
-    def _make_tables(self) -> None:
+    def _make_tables(self, capacity: Capacity) -> None:
         """Tabulate each usable class: where its images start in ``_order``, how many, groups."""
-        members = [self._members[i] for i in self.class_ids]
+        members = [capacity.members[i] for i in self.class_ids]
         sizes = np.array([len(ids) for ids in members])
         ends = np.cumsum(self.domain.class_sizes)[list(self.class_ids)]
-        order = np.concatenate(self._members)
+        order = np.concatenate(capacity.members)
         # A pack that lists its images class by class needs no table.
         sorted_already = bool((order == np.arange(len(order))).all())
         self._order = None if sorted_already else torch.from_numpy(order).to(self.device)
@@ -213,68 +213,9 @@ class EpisodeSampler:
             self._groups = torch.from_numpy(groups).to(self.device)
         if isinstance(self.shape, VariableShape):
             widths = range(self.shape.max_queries + 1)
-            queries = [self._most_queries(i) for i in self.class_ids]
-            shots = [[most_shots(self._group_sizes(i), q) for q in widths] for i in self.class_ids]
+            queries = [capacity.most_queries(i) for i in self.class_ids]
+            shots = [[capacity.most_shots(i, q) for q in widths] for i in self.class_ids]
             self._limits = torch.tensor(queries), torch.tensor(shots)
-
-    def _usable_classes(self, drop_small: bool) -> tuple[int, ...]:
-        """Find the classes large enough for the shape; refuse small ones unless dropped."""
-        ids = self.domain.split.part(self.part)
-        need = self.shape.min_way if isinstance(self.shape, VariableShape) else self.shape.way
-        if len(ids) < need:
-            raise PolyshotError(
-                f"{self.domain.name}: {len(ids)} classes in the part '{self.part}', "
-                f"{need} ways are asked for. Lower the way or choose another part."
-            )
-        small = [i for i in ids if not self._fits(i)]
-        if small and not drop_small:
-            raise PolyshotError(self._complaint(small, "pass --drop-small to leave them out"))
-        usable = tuple(i for i in ids if i not in set(small))
-        if len(usable) < need:
-            raise PolyshotError(
-                self._complaint(small, f"{len(usable)} classes are left for {need} ways")
-            )
-        return usable
-
-    def _fits(self, class_id: int) -> bool:
-        if isinstance(self.shape, VariableShape):
-            return self._most_queries(class_id) > 0
-        return allows(self._group_sizes(class_id), self.shape.shot, self.shape.queries)
-
-    def _most_queries(self, class_id: int) -> int:
-        """Return how many queries a class serves in a variable episode: at most half its images."""
-        assert isinstance(self.shape, VariableShape)
-        sizes = self._group_sizes(class_id)
-        most = min(self.shape.max_queries, int(sizes.sum()) // 2)
-        return next((q for q in range(most, 0, -1) if allows(sizes, 1, q)), 0)
-
-    def _group_sizes(self, class_id: int) -> NDArray[np.int64]:
-        """Return the sizes of a class's groups; without groups each image is one of its own."""
-        ids = self._members[class_id]
-        if not self.group_disjoint:
-            return np.ones(len(ids), dtype=np.int64)
-        assert self.domain.groups is not None
-        return np.unique(self.domain.groups[ids], return_counts=True)[1]
-
-    def _complaint(self, small: Sequence[int], remedy: str) -> str:
-        def there(class_id: int) -> str:
-            sizes = self._group_sizes(class_id)
-            grouped = f" in {len(sizes)} groups" if self.group_disjoint else ""
-            return f"'{self.domain.class_names[class_id]}' has {sizes.sum()} images{grouped}"
-
-        shape = self.shape
-        needed = f"{shape.shot} + {shape.queries}" if isinstance(shape, EpisodeShape) else "2"
-        apart = ", with no group in both support and query" if self.group_disjoint else ""
-        return (
-            f"{self.domain.name}: {len(small)} classes are too small, {needed} images are needed"
-            f"{apart}: {some(map(there, small), limit=3)}. Lower the shots or queries, or {remedy}."
-        )
-
-
-def _members_by_class(domain: Domain) -> list[NDArray[np.int64]]:
-    """List the image ids of each class, ascending."""
-    order = np.argsort(domain.labels, kind="stable")
-    return np.split(order, np.cumsum(domain.class_sizes)[:-1])
 
 
 def _at(table: Tensor, positions: Tensor) -> Tensor:
