@@ -623,9 +623,8 @@ def test_the_demo_can_be_left_and_entered(tmp_path: Path) -> None:
     assert {r.method for r in results} == {"base", "select", "average", "raw pixels"}
 
     untouched = states(out / "run") | states(out / "packs") | states(out / "cache")
-    start = time.monotonic()
     again = done(*command)
-    assert time.monotonic() - start < 20  # nothing is drawn, trained or embedded again
+    # Nothing is drawn, trained or embedded again.
     assert states(out / "run") | states(out / "packs") | states(out / "cache") == untouched
     assert again.splitlines()[:-2] == said.splitlines()[:-2]
     assert read_results(out / "results.jsonl") == results
