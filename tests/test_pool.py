@@ -287,3 +287,13 @@ def test_task_weights_use_the_unit_norm_and_sum_to_one() -> None:
     pool.selector = None
     with pytest.raises(PolyshotError, match="no selector"):
         pool.task_weights(means)
+
+
+def test_a_save_killed_between_two_renames_is_mended(tmp_path: Path) -> None:
+    pool = random_pool()
+    pool.save(tmp_path / "pool")
+    (tmp_path / "pool").rename(tmp_path / ".pool.partial-999999999.old")
+    (tmp_path / ".pool.partial-999999998").mkdir()  # another that was killed
+    pool.save(tmp_path / "pool")
+    assert [path.name for path in tmp_path.iterdir()] == ["pool"]
+    assert Pool.load(tmp_path / "pool").hash == pool.hash

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from polyshot import __version__
 from polyshot.config import from_dict
 from polyshot.data.hashing import digest
 from polyshot.errors import PolyshotError, some
+from polyshot.folders import clean_up, put_in_place, temporary_name
 from polyshot.models.modulators import Modulator
 from polyshot.models.normalise import MEAN, STD
 from polyshot.models.resnet import ResNet, load_base
@@ -144,10 +144,10 @@ def _write_folder(
     path: Path, description: Mapping[str, Any], files: Mapping[str, Tensors], half: bool
 ) -> None:
     """Write everything under a temporary name, then rename; replaces a pool and nothing else."""
+    clean_up(path)
     if path.exists() and not (path / "pool.json").is_file() and not _is_empty_folder(path):
         raise PolyshotError(f"{path} exists and is no pool: it is not overwritten.")
-    partial = path.absolute().with_name(f".{path.absolute().name}.partial-{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)
+    partial = temporary_name(path)
     try:
         (partial / "modulators").mkdir(parents=True)
         for name, tensors in files.items():
@@ -161,13 +161,7 @@ def _write_folder(
         }
         text = json.dumps(about, ensure_ascii=False, indent=1) + "\n"
         (partial / "pool.json").write_text(text, encoding="utf-8")
-        if path.exists():
-            old = partial.with_name(f"{partial.name}.old")
-            path.rename(old)
-            partial.rename(path)
-            shutil.rmtree(old)
-        else:
-            partial.rename(path)
+        put_in_place(partial, path)
     except OSError as error:
         raise PolyshotError(f"The pool {path} cannot be written: {error.strerror}.") from None
     finally:

@@ -22,6 +22,7 @@ from polyshot.data.domain import Domain
 from polyshot.data.hashing import digest, file_digest
 from polyshot.data.splits import PARTS, ClassSplit
 from polyshot.errors import PolyshotError, near, some
+from polyshot.folders import clean_up, put_in_place, temporary_name
 
 FORMAT = 1
 """Version of the layout. A reader refuses a newer one and knows how to read every older one."""
@@ -90,7 +91,7 @@ class PackWriter:
     def __init__(self, path: Path, size: int, overwrite: bool = False):
         self.path, self.size, self.overwrite = path, size, overwrite
         self.count = 0
-        _remove_left_overs(path)
+        clean_up(path)
         if path.exists() and not overwrite:
             raise PolyshotError(
                 f"{path} exists: --overwrite replaces it, --keep leaves it as it is."
@@ -98,7 +99,7 @@ class PackWriter:
         if path.exists() and not (path / "domain.json").is_file():
             raise PolyshotError(f"{path} exists and is no pack: it is not overwritten.")
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._folder = path.parent / f".{path.name}.partial-{os.getpid()}"
+        self._folder = temporary_name(path)
         self._folder.mkdir()
         self._file = (self._folder / "images.npy").open("wb")
         self._write_header()
@@ -128,13 +129,7 @@ class PackWriter:
             "classes": domain.class_names,
         }
         (self._folder / "domain.json").write_text(_to_json(about), encoding="utf-8")
-        if self.path.exists():  # overwrite was allowed in __init__
-            old = self._folder.with_name(self._folder.name + ".old")
-            self.path.rename(old)
-            self._folder.rename(self.path)
-            shutil.rmtree(old)
-        else:
-            self._folder.rename(self.path)
+        put_in_place(self._folder, self.path)
         return Pack.open(self.path, verify=False)
 
     def __enter__(self) -> Self:
@@ -227,24 +222,3 @@ def _write_atomically(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
-
-
-def _remove_left_overs(path: Path) -> None:
-    """Clean up after an import that was killed: its process is gone, its folder is not."""
-    for folder in path.parent.glob(f".{path.name}.partial-*"):
-        if _is_running(int(folder.name.rpartition("-")[2].removesuffix(".old"))):
-            continue
-        if folder.suffix == ".old" and not path.exists():  # killed between the two renames
-            folder.rename(path)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
