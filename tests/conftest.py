@@ -1,5 +1,6 @@
 """Images and domains that tests share."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,11 @@ from PIL import Image
 
 from polyshot.data.domain import Domain
 from polyshot.data.splits import ClassSplit
+
+# A shell starts its background jobs deaf to Ctrl-C, and their children inherit that: tests of
+# interrupts must not depend on how the suite was started.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def picture(seed: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
