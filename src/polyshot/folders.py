@@ -1,9 +1,13 @@
 """Folders that appear whole or not at all: written under a temporary name, then renamed."""
 
+import json
 import os
 import re
 import shutil
 from pathlib import Path
+from typing import Any
+
+from polyshot.errors import PolyshotError
 
 
 def temporary_name(path: Path) -> Path:
@@ -21,6 +25,23 @@ def put_in_place(written: Path, path: Path) -> None:
     path.rename(old)
     written.rename(path)
     shutil.rmtree(old)
+
+
+def read_description(path: Path, file: str, what: str, newest: int) -> dict[str, Any]:
+    """Read the JSON file that makes a folder a pack or a pool, of a format not newer than ours."""
+    try:
+        about = json.loads((path / file).read_text(encoding="utf-8"))
+        version = about["format"]
+    except (FileNotFoundError, NotADirectoryError):
+        raise PolyshotError(f"{path} is no {what}: it has no {file}.") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PolyshotError(f"The {what} {path} has a damaged {file}: {error}.") from None
+    if not isinstance(version, int) or version > newest:
+        raise PolyshotError(
+            f"The {what} {path} has format {version}, this Polyshot reads up to {newest}: "
+            "upgrade it."
+        )
+    return dict(about)
 
 
 def clean_up(path: Path) -> None:

@@ -17,7 +17,7 @@ from polyshot import __version__
 from polyshot.config import from_dict
 from polyshot.data.hashing import digest
 from polyshot.errors import PolyshotError, some
-from polyshot.folders import clean_up, put_in_place, temporary_name
+from polyshot.folders import clean_up, put_in_place, read_description, temporary_name
 from polyshot.models.modulators import Modulator
 from polyshot.models.normalise import MEAN, STD
 from polyshot.models.resnet import ResNet, load_base
@@ -170,7 +170,7 @@ def _write_folder(
 
 def _read_folder(path: Path) -> tuple[dict[str, Any], Callable[[str], dict[str, Tensor]]]:
     """Read ``pool.json``; returns it and a function that reads one of the other files, checked."""
-    about = _read_description(path)
+    about = read_description(path, "pool.json", "pool", FORMAT)
     hashes = about.get("files")
     if not isinstance(hashes, dict):
         raise PolyshotError(f"The pool {path} has a damaged pool.json: it lists no files.")
@@ -212,21 +212,6 @@ def state_hash(module: nn.Module) -> str:
             array = tensor.cpu().contiguous().numpy()
             parts += [f"{name} {array.dtype} {array.shape}", array.tobytes()]
     return digest(*parts)
-
-
-def _read_description(path: Path) -> dict[str, Any]:
-    try:
-        about = json.loads((path / "pool.json").read_text(encoding="utf-8"))
-        newest = about["format"]
-    except (FileNotFoundError, NotADirectoryError):
-        raise PolyshotError(f"{path} is no pool: it has no pool.json.") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise PolyshotError(f"The pool {path} has a damaged pool.json: {error}.") from None
-    if not isinstance(newest, int) or newest > FORMAT:
-        raise PolyshotError(
-            f"The pool {path} has format {newest}, this Polyshot reads up to {FORMAT}: upgrade it."
-        )
-    return dict(about)
 
 
 def _stored(tensor: Tensor, half: bool) -> Tensor:

@@ -22,7 +22,7 @@ from polyshot.data.domain import Domain
 from polyshot.data.hashing import digest, file_digest
 from polyshot.data.splits import PARTS, ClassSplit
 from polyshot.errors import PolyshotError, near, some
-from polyshot.folders import clean_up, put_in_place, temporary_name
+from polyshot.folders import clean_up, put_in_place, read_description, temporary_name
 
 FORMAT = 1
 """Version of the layout. A reader refuses a newer one and knows how to read every older one."""
@@ -50,7 +50,7 @@ class Pack:
     def open(cls, path: Path | str, verify: bool = True) -> "Pack":
         """Open a pack, and check its bytes against its hash unless ``verify`` is off."""
         path = Path(path)
-        about = _read_description(path)
+        about = read_description(path, "domain.json", "pack", FORMAT)
         try:
             labels = np.load(path / "labels.npy")
             groups = np.load(path / "groups.npy") if about["groups"] else None
@@ -77,7 +77,9 @@ class Pack:
 
     def record_split(self, split: ClassSplit) -> None:
         """Write another class split into the pack's description (pixels and hash stay)."""
-        about = _read_description(self.path) | {"split": asdict(split)}
+        about = read_description(self.path, "domain.json", "pack", FORMAT) | {
+            "split": asdict(split)
+        }
         _write_atomically(self.path / "domain.json", _to_json(about))
 
 
@@ -192,21 +194,6 @@ def content_hash(folder: Path, domain: Domain) -> str:
         shape, _, dtype = npy.read_array_header_1_0(file)
         body = file.tell()
     return digest(f"{dtype}{shape}", domain.layout_hash, file_digest(images, start=body))
-
-
-def _read_description(path: Path) -> dict[str, Any]:
-    try:
-        about = json.loads((path / "domain.json").read_text(encoding="utf-8"))
-        version = about["format"]
-    except (FileNotFoundError, NotADirectoryError):
-        raise PolyshotError(f"{path} is no pack: it has no domain.json.") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise PolyshotError(f"The pack {path} has a damaged domain.json: {error}.") from None
-    if not isinstance(version, int) or version > FORMAT:
-        raise PolyshotError(
-            f"The pack {path} has format {version}, this Polyshot reads up to {FORMAT}: upgrade it."
-        )
-    return dict(about)
 
 
 def _split_from_json(split: Mapping[str, Any]) -> ClassSplit:

@@ -63,7 +63,7 @@ class ZipItem:
             return archive.read(member)
         except RuntimeError:  # zipfile's word for a password
             return BadImage("encrypted")
-        except (*BROKEN, NotImplementedError):
+        except (*BROKEN, NotImplementedError):  # the latter: a compression zipfile does not know
             return BadImage("corrupt")
 
 
