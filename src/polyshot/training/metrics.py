@@ -16,10 +16,6 @@ class Metrics:
         self._board: Any = None
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if importlib.util.find_spec("tensorboard") is not None:
-                from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 (an extra)
-
-                self._board = SummaryWriter(str(path.parent / "tensorboard"))
 
     def write(self, step: str, number: int, **values: Any) -> None:
         """Add the line of one update of a step; values that are None are left out."""
@@ -29,10 +25,19 @@ class Metrics:
         line = json.dumps({"step": step, "number": number, **known}, ensure_ascii=False)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
-        if self._board is not None:
-            for name, value in known.items():
-                if isinstance(value, int | float):
-                    self._board.add_scalar(f"{step}/{name}", value, number)
+        self._draw(self.path.parent / "tensorboard", step, number, known)
+
+    def _draw(self, folder: Path, step: str, number: int, values: dict[str, Any]) -> None:
+        """Add points to TensorBoard's curves; a run with nothing to do adds no file."""
+        if importlib.util.find_spec("tensorboard") is None:
+            return
+        if self._board is None:
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 (an extra)
+
+            self._board = SummaryWriter(str(folder))
+        for name, value in values.items():
+            if isinstance(value, int | float):
+                self._board.add_scalar(f"{step}/{name}", value, number)
 
     def forget(self, step: str, after: int) -> None:
         """Drop the lines of updates that will be made again, because a run was killed."""
