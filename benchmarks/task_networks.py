@@ -1,0 +1,115 @@
+"""ProtoMAML with 100 steps: many tasks side by side against one at a time, and against vmap.
+
+    python benchmarks/task_networks.py [episodes]
+
+In one run, the same network and images. On a GPU the episodes' answers must agree.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+
+from polyshot.device import best_device
+from polyshot.methods import inner_loop
+from polyshot.methods.image_tasks import ImageTasks
+from polyshot.methods.protomaml import ProtoMamlLearner
+from polyshot.models.resnet import ResNet, ResNetConfig
+from polyshot.models.task_networks import embed_tasks, task_kernels
+
+STEPS, RATE, ALONE = 100, 0.001, 4
+
+
+def main() -> None:
+    device = best_device()
+    on_gpu = device.type == "cuda"
+    episodes = int(sys.argv[1]) if len(sys.argv) > 1 else (600 if on_gpu else 4)
+    config, side = (ResNetConfig(), 72) if on_gpu else (ResNetConfig(16, "small/2"), 40)
+    torch.manual_seed(0)
+    base = ResNet(config).to(device).eval()
+    print(f"torch {torch.__version__}, {device}, width {config.width}, {side} px")
+    table = torch.randint(0, 256, (2000, 3, side, side), device=device, dtype=torch.uint8)
+    places = torch.randint(0, 2000, (episodes, 5, 15), device=device)
+    tasks = ImageTasks(
+        lambda chosen: table[chosen], 2000, places[..., :5], places[..., 5:].flatten(1)
+    )
+    learner = ProtoMamlLearner(base, STEPS, RATE)
+    learner.adapted(tasks.part(slice(0, 100)), 2)  # warm up
+    together = timed(lambda: learner.adapted(tasks, STEPS), device)
+    few = tasks.part(slice(0, ALONE))
+    inner_loop.AT_ONCE[device.type] = 1
+    learner.adapted(few, 2)
+    alone = timed(lambda: learner.adapted(few, STEPS), device) / ALONE * episodes
+    plain = timed(lambda: [plain_loop(base, learner, t) for t in few.chunks(1)], device)
+    plain *= episodes / ALONE
+    print(f"{episodes} episodes, {STEPS} steps, 5-way 5-shot: {together:.1f} s side by side")
+    print(f"one at a time: {alone:.1f} s by the same code, {alone / together:.1f}x as long")
+    print(f"one at a time: {plain:.1f} s by a plain loop, {plain / together:.1f}x as long")
+    against_vmap(base, tasks.part(slice(0, 100 if on_gpu else 4)), device)
+
+
+def plain_loop(base: ResNet, learner: ProtoMamlLearner, task: ImageTasks) -> Tensor:
+    """What one would write for a single task: functional_call, autograd, SGD."""
+    images = task.support_images()
+    weight, bias = (t[0].detach() for t in learner.head(images, 5))
+    flat = images[0].contiguous(memory_format=torch.channels_last)
+    labels = torch.arange(5, device=flat.device).repeat_interleave(5)
+    values = {n: p.detach() for n, p in base.named_parameters() if p.ndim == 4}
+    values |= {"weight": weight, "bias": bias}
+    for _ in range(STEPS):
+        leaves = {name: value.requires_grad_() for name, value in values.items()}
+        kernels = {name: leaf for name, leaf in leaves.items() if name not in ("weight", "bias")}
+        with torch.autocast("cuda", torch.bfloat16, enabled=flat.is_cuda):
+            embeddings = functional_call(base, kernels, (flat,))
+        logits = embeddings.float() @ leaves["weight"].T + leaves["bias"]
+        gradients = torch.autograd.grad(F.cross_entropy(logits, labels), list(leaves.values()))
+        values = {
+            name: (leaf - RATE * gradient).detach()
+            for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True)
+        }
+    return values["weight"]
+
+
+def against_vmap(base: ResNet, tasks: ImageTasks, device: torch.device) -> None:
+    images = tasks.support_images()
+    kernels = {n: k.detach().contiguous() for n, k in task_kernels(base, len(tasks)).items()}
+    usual = {n: k.permute(0, 1, 4, 2, 3).contiguous() for n, k in kernels.items()}
+    leaves = {name: kernel.requires_grad_() for name, kernel in kernels.items()}
+
+    def ours() -> None:
+        with torch.autocast("cuda", torch.bfloat16, enabled=images.is_cuda):
+            embeddings = embed_tasks(base, leaves, images)
+        torch.autograd.grad(embeddings.square().sum(), list(leaves.values()))
+
+    def loss(own: dict[str, Tensor], batch: Tensor) -> Tensor:
+        embeddings: Tensor = functional_call(base, own, (batch,))
+        return embeddings.float().square().sum()
+
+    def grouped() -> None:
+        with torch.autocast("cuda", torch.bfloat16, enabled=images.is_cuda):
+            vmap(grad(loss))(usual, images)
+
+    for step in (ours, grouped):
+        step()
+    one, other = (min(timed(step, device) for _ in range(3)) for step in (ours, grouped))
+    rate = len(tasks) * images.shape[1] / one
+    print(f"one step: {rate:,.0f} images/s; torch.func.vmap takes {other / one:.1f}x as long")
+
+
+def timed(work: Callable[[], object], device: torch.device) -> float:
+    """Run once; seconds."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()

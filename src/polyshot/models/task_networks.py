@@ -1,0 +1,156 @@
+"""Networks whose kernels differ from task to task, run side by side.
+
+E tasks each have a ResNet of their own: one pass over all of them instead of E passes. A 3x3
+convolution becomes a matrix product over the image's patches, so that E of them are one batched
+product. cuDNN runs the groups of a grouped convolution one by one, and `torch.func.vmap` makes one
+of each layer: on an H200 this is several times as fast (`benchmarks/task_networks.py`).
+Channels stand last everywhere: images are [E, B, H, W, C], kernels [E, outputs, k, k, inputs].
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from polyshot.models.resnet import BLOCKS, BN_EPS, STAGES, ResNet
+
+Kernels = Mapping[str, Tensor]
+"""By the base's names: ``layer1.0.conv1.weight`` [E, outputs, k, k, inputs]."""
+
+
+def kernel_names(base: ResNet) -> list[str]:
+    """Name the base's convolution kernels, all that a task may learn; batch norm stays."""
+    return [name for name, parameter in base.named_parameters() if parameter.ndim == 4]
+
+
+def task_kernels(base: ResNet, tasks: int) -> dict[str, Tensor]:
+    """Give every task the base's kernels; gradients flow into these, summed over the tasks."""
+    parameters = dict(base.named_parameters())
+    return {
+        name: parameters[name].permute(0, 2, 3, 1).expand(tasks, -1, -1, -1, -1)
+        for name in kernel_names(base)
+    }
+
+
+def embed_tasks(base: ResNet, kernels: Kernels, images: Tensor) -> Tensor:
+    """Embed normalised images [E, B, 3, H, W], those of a task with its kernels: [E, B, d].
+
+    Batch norm is that of the base, with its statistics. Under autocast the products are bf16.
+    """
+    net = _Pass(base, kernels)
+    stride = base.conv1.stride[0]
+    x = torch.relu(net.convolve(images.movedim(2, -1), "conv1", "bn1", stride))
+    if base.config.stem == "imagenet":
+        x = _max_pool(x)
+    for stage in range(STAGES):
+        for block in range(BLOCKS):
+            at = f"layer{stage + 1}.{block}"
+            stride = 2 if stage and not block else 1
+            y = torch.relu(net.convolve(x, f"{at}.conv1", f"{at}.bn1", stride))
+            y = net.convolve(y, f"{at}.conv2", f"{at}.bn2")
+            if f"{at}.downsample.0.weight" in kernels:
+                x = net.convolve(x, f"{at}.downsample.0", f"{at}.downsample.1", stride)
+            x = torch.relu(y + x)
+    return x.mean((2, 3), dtype=torch.promote_types(x.dtype, torch.float32))
+
+
+class _Pass:
+    """One pass through the networks."""
+
+    def __init__(self, base: ResNet, kernels: Kernels):
+        self.base, self.kernels = base, kernels
+
+    def convolve(self, x: Tensor, conv: str, bn: str, stride: int = 1) -> Tensor:
+        """Convolve and normalise: [E, B, H, W, C] -> [E, B, H', W', outputs]."""
+        norm = self.base.get_submodule(bn)
+        variance, mean = norm.get_buffer("running_var"), norm.get_buffer("running_mean")
+        slope = norm.get_parameter("weight") * torch.rsqrt(variance + BN_EPS)
+        shift = norm.get_parameter("bias") - mean * slope
+        y = _convolve(x, self.kernels[f"{conv}.weight"], stride)
+        return torch.addcmul(shift.to(y.dtype), y, slope.to(y.dtype))
+
+
+def _convolve(x: Tensor, kernel: Tensor, stride: int) -> Tensor:
+    if torch.is_autocast_enabled(x.device.type):
+        kind = torch.get_autocast_dtype(x.device.type)
+        x, kernel = x.to(kind), kernel.to(kind)
+    result: Tensor = _Convolution.apply(x, kernel, stride)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Convolution(torch.autograd.Function):
+    """Convolution as a product with patches; its gradient for the images is one too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kernel: Tensor, stride: int) -> Tensor:
+        tasks, outputs, side = kernel.shape[:3]
+        columns, (height, width) = _patches(x, side, stride)
+        flat = kernel.reshape(tasks, outputs, -1)
+        ctx.save_for_backward(columns, kernel)
+        ctx.stride, ctx.shape = stride, x.shape
+        return torch.bmm(columns, flat.mT).view(tasks, x.shape[1], height, width, outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        columns, kernel = ctx.saved_tensors
+        tasks, outputs, side = kernel.shape[:3]
+        flat = gradient.reshape(tasks, -1, outputs)
+        for_kernel = torch.bmm(flat.mT, columns).view(kernel.shape)
+        if not ctx.needs_input_grad[0]:
+            return None, for_kernel, None
+        if ctx.stride == 1:  # the same convolution, of the gradient, with kernels turned around
+            taps = torch.arange(side * side - 1, -1, -1, device=kernel.device)
+            turned = kernel.flatten(2, 3).transpose(1, 2).index_select(1, taps)  # one copy
+            columns, _ = _patches(gradient, side, 1)
+            result = torch.bmm(columns, turned.flatten(1, 2))
+            return result.view(ctx.shape), for_kernel, None
+        columns = torch.bmm(flat, kernel.reshape(tasks, outputs, -1))
+        return _sum_of_patches(columns, ctx.shape, side, ctx.stride), for_kernel, None
+
+
+def _patches(x: Tensor, side: int, stride: int) -> tuple[Tensor, tuple[int, int]]:
+    """Cut zero-padded images [E, B, H, W, C] into patches [E, B * H' * W', side * side * C]."""
+    tasks, _, *_, channels = x.shape
+    if side == 1:
+        x = x[:, :, ::stride, ::stride]
+        return x.reshape(tasks, -1, channels), (x.shape[2], x.shape[3])
+    pad = side // 2
+    x = F.pad(x, (0, 0, pad, pad, pad, pad))
+    wide = _widest(x)
+    cut = wide.unfold(2, side, stride).unfold(3, side, stride)  # [E, B, H', W', C, side, side]
+    height, width = cut.shape[2:4]
+    columns = cut.permute(0, 1, 2, 3, 5, 6, 4).reshape(tasks, -1, side * side * wide.shape[-1])
+    return columns.view(x.dtype), (height, width)
+
+
+def _widest(x: Tensor) -> Tensor:
+    """View the channels [..., C] as fewer, wider numbers: copying takes its time by the number."""
+    for kind in (torch.complex128, torch.int64, torch.int32):
+        if x.shape[-1] * x.element_size() % kind.itemsize == 0 and kind.itemsize > x.element_size():
+            return x.view(kind)
+    return x
+
+
+def _sum_of_patches(columns: Tensor, shape: Iterable[int], side: int, stride: int) -> Tensor:
+    """Add patches [E, B * H' * W', side * side * C] up where they overlap: [E, B, H, W, C]."""
+    tasks, batch, height, width, channels = shape
+    pad = side // 2
+    rows, cols = ((n + 2 * pad - side) // stride + 1 for n in (height, width))
+    parts = columns.view(tasks, batch, rows, cols, side, side, channels)
+    total = columns.new_zeros(tasks, batch, height + 2 * pad, width + 2 * pad, channels)
+    for i in range(side):
+        for j in range(side):
+            ends = i + stride * (rows - 1) + 1, j + stride * (cols - 1) + 1
+            total[:, :, i : ends[0] : stride, j : ends[1] : stride] += parts[:, :, :, :, i, j]
+    return total[:, :, pad : pad + height, pad : pad + width]
+
+
+def _max_pool(x: Tensor) -> Tensor:
+    """Pool [E, B, H, W, C] as the base's stem does."""
+    flat = x.flatten(0, 1).permute(0, 3, 1, 2)  # in memory channels stay last
+    pooled = F.max_pool2d(flat, 3, 2, 1).permute(0, 2, 3, 1)
+    return pooled.view(*x.shape[:2], *pooled.shape[1:])
