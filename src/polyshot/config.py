@@ -68,6 +68,8 @@ class ModulatorConfig:
     """Shape of the training episodes."""
     learning_rate: float = 1e-3
     """Adam's, falling to zero along a cosine."""
+    channel_learning_rate: float = 3e-3
+    """The same for `channel` modulators: their few numbers want more (research/recipe.md §3)."""
     weight_decay: float = 0.0
     """Decoupled, towards the identity."""
     augment: Augment = WEAK
@@ -78,6 +80,11 @@ class ModulatorConfig:
     """Updates between two looks at the validation classes; the best state is kept."""
     strengths: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
     """Candidates for the factor lambda on the trained modulator; 0 is the base itself."""
+
+    @property
+    def rate(self) -> float:
+        """Learning rate of the kind."""
+        return self.channel_learning_rate if self.kind == "channel" else self.learning_rate
 
 
 @dataclass(frozen=True)
@@ -194,7 +201,7 @@ PRESETS: dict[str, Config] = {
             mix=0.0,
             cool_down=0.0,
         ),
-        modulator=ModulatorConfig(strengths=(1.0,)),
+        modulator=ModulatorConfig(strengths=(1.0,), channel_learning_rate=1e-3),
         selector=SelectorConfig(dropout=0.0, weight_decay=0.0, standardise=False),
         adaptation=AdaptationConfig(start="random", learning_rate=0.01, pull=1e-3),
     ),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from polyshot.errors import PolyshotError
 from polyshot.training.loop import MOST_SKIPPED, learn
 from polyshot.training.metrics import Metrics
-from polyshot.training.step import Best, Schedule
+from polyshot.training.step import Best, Group, Schedule
 
 QUICK = Schedule(
     steps=12, optimiser="sgd", learning_rate=0.1, weight_decay=0.01, clip=5.0, validate_every=4
@@ -38,9 +38,9 @@ class Line:
         self.values: list[float] = []
         self.numbers: list[int] = []
 
-    def groups(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    def groups(self) -> list[Group]:
         parameters = list(self.module.parameters())
-        return parameters[:2], parameters[2:]
+        return [Group(parameters[:2], decayed=True), Group(parameters[2:], decayed=False)]
 
     def ready(self) -> None:
         pass
@@ -109,6 +109,23 @@ def test_a_signal_inside_an_update_waits_for_its_end(
     fit(whole, tmp_path / "whole")
     fit(again, tmp_path)
     assert same(weights(again), weights(whole))
+
+
+def test_a_signal_during_the_last_validation_is_not_lost(tmp_path: Path) -> None:
+    class Late(Line):
+        looks = 0
+
+        def validate(self) -> float:
+            self.looks += 1
+            if self.looks == 3:  # 4, 8, 12: the last
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().validate()
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(Late(), tmp_path)
+    again = Line()
+    assert fit(again, tmp_path).number in (4, 8, 12)
+    assert again.numbers == []  # nothing is left to do
 
 
 def test_the_generator_of_the_caller_is_left_alone(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from polyshot.config import AdaptationConfig
 from polyshot.errors import PolyshotError, near, some
 from polyshot.methods.adaptation import adapt_heads, head_logits
 from polyshot.methods.rules import Rule
@@ -77,12 +78,35 @@ def _opinion(
     """Return the probabilities of one member on the episodes `rows`, [rows, W, Q]."""
     support, query = tasks.support_of(member, rows), tasks.query_of(member, rows)
     mask = tasks.mask if tasks.mask is None or rows is None else tasks.mask[rows]
-    if adaptation == "head":
-        weight, bias = adapt_heads(support, mask, pool.adaptation, pool.metric)
-        logits = head_logits(query, weight, bias, pool.adaptation, pool.metric).mT
+    head = pool.adaptation if adaptation == "head" else None
+    return opinion(support, query, mask, pool.metric, pool.scales[member], head)
+
+
+def opinion(
+    support: Tensor,
+    query: Tensor,
+    mask: Tensor | None,
+    metric: Metric,
+    scale: float,
+    head: AdaptationConfig | None,
+) -> Tensor:
+    """Classify queries by one network's embeddings: probabilities [E, W, Q], ways before queries.
+
+    Args:
+        support: raw embeddings [E, W, S, d].
+        query: raw embeddings [E, Q, d].
+        mask: [E, W, S], True where there is an image; None where shots are even.
+        metric: of the prototypes.
+        scale: of their logits.
+        head: how to learn a head on the support set; None for prototypes.
+
+    """
+    if head:
+        weight, bias = adapt_heads(support, mask, head, metric)
+        logits = head_logits(query, weight, bias, head, metric).mT
     else:
-        centres = prototypes(prepared(support, pool.metric), mask)  # [rows, W, d]
-        logits = _prototype_logits(query, centres, pool.metric, pool.scales[member])
+        centres = prototypes(prepared(support, metric), mask)  # [E, W, d]
+        logits = _prototype_logits(query, centres, metric, scale)
     return torch.softmax(logits, 1)
 
 

@@ -24,7 +24,7 @@ from polyshot.training.device import graphed, on_device, seeded
 from polyshot.training.files import read_weights
 from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
-from polyshot.training.step import Best, Report, Schedule
+from polyshot.training.step import Best, Group, Report, Schedule
 from polyshot.training.tasks import TaskSet
 
 
@@ -70,10 +70,13 @@ class BaseStep:
         self._sources = len(train.packs)
         self._validation = validation_sets(val, config)
 
-    def groups(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    def groups(self) -> list[Group]:
         """Decay kernels and the classifier's matrix, not biases and batch norm."""
         parameters = list(self.module.parameters())
-        return [p for p in parameters if p.ndim > 1], [p for p in parameters if p.ndim == 1]
+        return [
+            Group([p for p in parameters if p.ndim > 1], decayed=True),
+            Group([p for p in parameters if p.ndim == 1], decayed=False),
+        ]
 
     def ready(self) -> None:
         """Record the network as a CUDA graph, where one process has one GPU."""

@@ -48,7 +48,7 @@ def enter(
     if start is not None and not start.is_file():
         raise PolyshotError(f"There is no file {start} to start from.")
     data = {
-        "packs": [_identity(pack) for pack in packs],
+        "packs": [identity(pack) for pack in packs],
         "start": None if start is None else file_digest(start),
     }
     if (out / "config.json").exists():
@@ -58,7 +58,7 @@ def enter(
         raise PolyshotError(f"{out} is a file, a run needs a folder.")
     parallel.wait()  # nobody looks for a config while the first process writes it
     if parallel.rank() == 0 and not (out / "config.json").exists():
-        write_json(out / "environment.json", {**_environment(device), **data})
+        write_json(out / "environment.json", {**environment(device), **data})
         write_json(out / "config.json", to_dict(config))  # last: with it, the run exists
     parallel.wait()
 
@@ -97,21 +97,28 @@ def _check_data(out: Path, data: dict[str, Any]) -> None:
         )
 
 
-def _identity(pack: Pack) -> dict[str, str]:
+def identity(pack: Pack) -> dict[str, str]:
+    """Return what tells a source from another: name, content and class split."""
     split = pack.domain.split
     parts = json.dumps([split.train, split.val, split.test])
     return {"name": pack.domain.name, "hash": pack.hash, "split": digest(parts)}
 
 
-def _environment(device: torch.device) -> dict[str, Any]:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+def environment(device: torch.device) -> dict[str, Any]:
+    """Describe what a training runs on."""
     return {
         "polyshot": __version__,
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "device": f"{device.type} {name}".strip(),
+        "device": device_name(device),
         "threads": torch.get_num_threads(),
         "processes": parallel.world_size(),
     }
+
+
+def device_name(device: torch.device) -> str:
+    """Name a device: ``cuda NVIDIA H200``."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+    return f"{device.type} {name}".strip()

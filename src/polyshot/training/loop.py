@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from polyshot.data import counter_rng
 from polyshot.errors import PolyshotError
@@ -21,7 +21,7 @@ from polyshot.training import interrupt, parallel
 from polyshot.training.device import fast, in_one_piece
 from polyshot.training.files import read_checkpoint, write_checkpoint
 from polyshot.training.metrics import Metrics
-from polyshot.training.step import Best, Report, Schedule, Step
+from polyshot.training.step import Best, Group, Report, Schedule, Step
 
 LOOK_EVERY = 50
 """Updates between two lines of metrics; a GPU is asked for results no more often."""
@@ -68,9 +68,9 @@ class _Loop:
         self.metrics, self.seed, self.device = metrics, seed, device
         self.writes = parallel.rank() == 0
         self.together = step.shared and parallel.world_size() > 1
-        decayed, others = step.groups()
-        self.parameters = [*decayed, *others]
-        self.optimiser = _optimiser(decayed, others, schedule)
+        groups = [group for group in step.groups() if group.parameters]
+        self.parameters = [parameter for group in groups for parameter in group.parameters]
+        self.optimiser = _optimiser(groups, schedule)
         self.statistics = in_one_piece(step.module)
         self.number, self.skipped = 0, 0
         self.best: dict[str, Any] | None = None
@@ -107,6 +107,8 @@ class _Loop:
                         self._look(False)
                     self._save()
                     raise
+        if not self.together and asked():  # it came during the last validation; all is saved
+            interrupt.stop(asked())
         return self._finish()
 
     def _update(self, asked: Callable[[], int]) -> int:
@@ -127,7 +129,7 @@ class _Loop:
         self.optimiser.grad_scale = (norm / self.schedule.clip).clamp(min=1)  # type: ignore[attr-defined]
         self.optimiser.found_inf = (~fine).float()  # type: ignore[attr-defined]
         for group in self.optimiser.param_groups:
-            group["lr"] = self.schedule.rate(self.number)
+            group["lr"] = group["pace"] * self.schedule.rate(self.number)
         self.optimiser.step()
         torch.where(fine, self.statistics, before, out=self.statistics)  # it saw the NaN too
         self._count(news[0], fine)
@@ -233,20 +235,21 @@ class _Loop:
         return Best(best["value"], best["number"], self.skipped)
 
 
-def _optimiser(
-    decayed: list[nn.Parameter], others: list[nn.Parameter], schedule: Schedule
-) -> torch.optim.Optimizer:
-    groups = [
-        {"params": parameters, "weight_decay": decay}
-        for parameters, decay in ((decayed, schedule.weight_decay), (others, 0.0))
-        if parameters
+def _optimiser(groups: list[Group], schedule: Schedule) -> torch.optim.Optimizer:
+    described = [
+        {
+            "params": group.parameters,
+            "weight_decay": schedule.weight_decay if group.decayed else 0.0,
+            "pace": group.pace,
+        }
+        for group in groups
     ]
     if schedule.optimiser == "adam":  # decoupled decay; without any it is plain Adam
-        return torch.optim.AdamW(groups, lr=schedule.learning_rate, fused=True)
+        return torch.optim.AdamW(described, lr=schedule.learning_rate, fused=True)
     optimiser = torch.optim.SGD(
-        groups, lr=schedule.learning_rate, momentum=0.9, nesterov=True, fused=True
+        described, lr=schedule.learning_rate, momentum=0.9, nesterov=True, fused=True
     )
-    for parameter in (*decayed, *others):
+    for parameter in (parameter for group in groups for parameter in group.parameters):
         # The first update would leave its momentum unset, if it is one that is skipped.
         optimiser.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return optimiser

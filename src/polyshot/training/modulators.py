@@ -24,9 +24,10 @@ from polyshot.models.modulators import Modulator, fold, member_parameters
 from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet
 from polyshot.training.batches import Images, Prefetch
+from polyshot.training.device import graphed
 from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
-from polyshot.training.step import Best, Report, Schedule
+from polyshot.training.step import Best, Group, Report, Schedule
 from polyshot.training.tasks import TaskSet, sampler
 
 RESAMPLINGS = 2000
@@ -58,6 +59,7 @@ class ModulatorStep:
         with torch.no_grad():
             for parameter in self.module.parameters():
                 parameter.zero_()
+        self._member: nn.Module = _Member(base, self._identity, self.module)
         self._train = train
         self._mirror = torch.tensor(self._pack.domain.mirror, device=train.device)
         self._seed = counter_rng.key("modulator", config.seed, source)
@@ -67,12 +69,15 @@ class ModulatorStep:
         self._places = torch.split(train.places(source, ids).flatten(), self.images)
         self._prefetch = None if train.resident else Prefetch(self._take, max(0, own.steps - 1))
 
-    def groups(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    def groups(self) -> list[Group]:
         """Decay everything: every parameter is a distance from the base."""
-        return list(self.module.parameters()), []
+        return [Group(list(self.module.parameters()), decayed=True)]
 
     def ready(self) -> None:
-        """Nothing to prepare."""
+        """Record the member's pass as a CUDA graph."""
+        if self._train.device.type == "cuda":
+            side = self.config.size
+            self._member = graphed(self._member, (self.images, 3, side, side), self._train.device)
 
     def loss(self, number: int) -> Tensor:
         """Cross-entropy of prototypes, squared distance / sqrt(d), all episodes in one forward."""
@@ -81,9 +86,8 @@ class ModulatorStep:
         images = self._train.bring(taken)
         pixels = augment(images, own.augment, self._seed, number, self._mirror)
         ready = normalise(pixels).contiguous(memory_format=torch.channels_last)
-        member = member_parameters(self._base, self._identity, values=self.values())
         with torch.autocast("cuda", torch.bfloat16, enabled=images.device.type == "cuda"):
-            embeddings = functional_call(self._base, member, (ready,))
+            embeddings = self._member(ready)
         grouped = embeddings.float().view(own.episodes, shape.way, -1, embeddings.shape[-1])
         centres = prototypes(grouped[:, :, : shape.shot])  # [E, W, d]
         queries = grouped[:, :, shape.shot :].flatten(1, 2)  # [E, W * Q, d]
@@ -103,15 +107,11 @@ class ModulatorStep:
         measured = {s: self._accuracy(s).cpu() for s in {0.0, *candidates}}
         return choose_strength(measured, self._validation.classes, candidates, self._seed)
 
-    def values(self) -> dict[str, Tensor]:
-        """Return the modulator's parameters, with a history that leads to the module's."""
-        start = dict(self._identity.named_parameters())
-        return {name: start[name] + delta for name, delta in self.module.named_parameters()}
-
     def modulator(self) -> Modulator:
         """Return the modulator as it is now."""
         result = copy.deepcopy(self._identity)
-        result.load_state_dict({name: value.detach() for name, value in self.values().items()})
+        values = _values(self._identity, self.module)
+        result.load_state_dict({name: value.detach() for name, value in values.items()})
         return result
 
     def close(self) -> None:
@@ -125,6 +125,27 @@ class ModulatorStep:
 
     def _take(self, number: int) -> Tensor:
         return self._train.take(self._places[number])
+
+
+class _Member(nn.Module):
+    """The base with a modulator that is `delta` away from the identity."""
+
+    def __init__(self, base: ResNet, identity: Modulator, delta: Modulator):
+        super().__init__()
+        self.delta = delta
+        self._frozen = (base, identity)  # in a tuple: no part of this module's state
+
+    def forward(self, images: Tensor) -> Tensor:
+        base, identity = self._frozen
+        parameters = member_parameters(base, identity, values=_values(identity, self.delta))
+        embeddings: Tensor = functional_call(base, parameters, (images,))
+        return embeddings
+
+
+def _values(identity: Modulator, delta: Modulator) -> dict[str, Tensor]:
+    """Return a modulator's parameters, with a history that leads to its distance `delta`."""
+    start = dict(identity.named_parameters())
+    return {name: start[name] + change for name, change in delta.named_parameters()}
 
 
 @dataclass(frozen=True)
@@ -190,9 +211,7 @@ def train_modulator(
 ) -> tuple[Modulator, Strength, Best]:
     """Train the modulator of one source and choose its strength."""
     own = config.modulator
-    schedule = Schedule(
-        own.steps, "adam", own.learning_rate, own.weight_decay, own.clip, own.validate_every
-    )
+    schedule = Schedule(own.steps, "adam", own.rate, own.weight_decay, own.clip, own.validate_every)
     step = ModulatorStep(base, train, source, validation, config)
     try:
         best = learn(step, schedule, checkpoint, metrics, config.seed, report)

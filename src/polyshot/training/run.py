@@ -17,7 +17,7 @@ from polyshot.pool import Pool
 from polyshot.training import parallel
 from polyshot.training.base import initial_base, train_base, validation_sets
 from polyshot.training.batches import Images
-from polyshot.training.files import read_json, write_json, write_weights
+from polyshot.training.files import read_json, read_weights, write_json, write_weights
 from polyshot.training.folder import check_sources, enter
 from polyshot.training.metrics import Metrics
 from polyshot.training.modulators import train_modulator
@@ -37,6 +37,7 @@ def train(
     device: torch.device | str | None = None,
     progress: Report | None = None,
     start: Path | None = None,
+    trained_base: Path | None = None,
 ) -> Pool:
     """Train a pool on the sources, or go on with a run; steps that are done are skipped.
 
@@ -48,6 +49,8 @@ def train(
         device: a GPU if there is one, by default.
         progress: called with a name, images done and images in all.
         start: safetensors file of ResNet-18 weights to start the base from.
+        trained_base: the base of another run (its ``steps/base.safetensors``), to be taken as it
+            is: step 1 is not done again.
 
     Returns:
         The pool as far as it is trained; without a selector until the last step is done.
@@ -64,6 +67,11 @@ def train(
     where = parallel.own_device(device)
     with parallel.processes(where):
         enter(out, packs, config, start, where)
+        if trained_base is not None and parallel.rank() == 0:
+            base_file = Results(out, [], config, where).base_file
+            if not base_file.exists():
+                write_weights(base_file, *read_weights(trained_base))
+        parallel.wait()
         run = _Run(packs, config, out, where, progress, start)
         try:
             for name in STEPS if step == "all" else (step,):

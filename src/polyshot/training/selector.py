@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from polyshot.config import Config
 from polyshot.data import counter_rng
@@ -14,7 +14,7 @@ from polyshot.models.selector import Selector, task_embedding
 from polyshot.training.device import seeded
 from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
-from polyshot.training.step import Best, Report, Schedule
+from polyshot.training.step import Best, Group, Report, Schedule
 from polyshot.training.tasks import Network, TaskSet, hits, log_likelihood
 
 
@@ -52,10 +52,13 @@ class SelectorStep:
         if own.standardise:
             self.module.standardise(train.tasks)
 
-    def groups(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    def groups(self) -> list[Group]:
         """Decay the matrices."""
         parameters = list(self.module.parameters())
-        return [p for p in parameters if p.ndim > 1], [p for p in parameters if p.ndim == 1]
+        return [
+            Group([p for p in parameters if p.ndim > 1], decayed=True),
+            Group([p for p in parameters if p.ndim == 1], decayed=False),
+        ]
 
     def ready(self) -> None:
         """Nothing to prepare."""

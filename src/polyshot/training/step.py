@@ -3,12 +3,22 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
 Report = Callable[[str, int, int], None]
 """Told of progress: a name, images done, images in all."""
+
+
+class Group(NamedTuple):
+    """Parameters that are optimised alike."""
+
+    parameters: list[nn.Parameter]
+    decayed: bool
+    """Whether weight decay pulls on them."""
+    pace: float = 1.0
+    """Factor on the learning rate."""
 
 
 class Step(Protocol):
@@ -29,8 +39,8 @@ class Step(Protocol):
     def module(self) -> nn.Module:
         """What is trained, on its device; its state is what is kept."""
 
-    def groups(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-        """Return the parameters with weight decay and those without."""
+    def groups(self) -> list[Group]:
+        """Return the parameters that are trained."""
 
     def ready(self) -> None:
         """Prepare what needs the weights in their final place in memory; called once, first."""

@@ -9,6 +9,7 @@ from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError
+from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.readout import prepared
 from polyshot.models.heads import Metric, prototype_logits, prototypes
 from polyshot.models.normalise import normalise
@@ -61,9 +62,18 @@ class TaskSet:
         self._positions = positions.to(images.device)
         self.shape = shape
 
+    def with_images(self, frozen: bool = False) -> ImageTasks:
+        """Return the episodes with their images, for methods that look at these."""
+        support = self._positions[..., : self.shape.shot]
+        query = self._positions[..., self.shape.shot :].flatten(1)
+        return ImageTasks(self._take, len(self.places), support, query, frozen)
+
     def embed(self, network: Network) -> Tensor:
         """Embed the images: [n, d]."""
         return embed(network, self.images, self.places)
+
+    def _take(self, positions: Tensor) -> Tensor:
+        return self.images.bring(self.images.take(self.places[positions.to(self.places.device)]))
 
     def support(self, embeddings: Tensor) -> Tensor:
         """Pick the support sets: [n, d] -> [E, W, S, d]."""

@@ -1,0 +1,91 @@
+"""What a method is: trained on sources, then it classifies episodes.
+
+A method is one short file that opens with its paper and ends in one register line. `fit` trains
+what is missing in a world (sources, config, seed) and returns what classifies; all chance in it is
+a function of the world's seed. Nothing is carried from one episode to the next, and no query
+influences another.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from polyshot.data.shapes import EpisodeShape
+from polyshot.errors import PolyshotError, near, some
+from polyshot.methods.image_tasks import ImageTasks
+
+if TYPE_CHECKING:
+    from polyshot.training.world import World
+
+Settings = Mapping[str, float]
+
+
+class Fitted(ABC):
+    """A trained method, ready to classify."""
+
+    note: str = ""
+    """What a reader of its results should know."""
+
+    @abstractmethod
+    def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+        """Classify the queries: probabilities ``[E, Q, W]``, on the tasks' device."""
+
+    @abstractmethod
+    def parameters(self) -> int:
+        """Count the numbers that it holds."""
+
+    @abstractmethod
+    def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
+        """Count the forward passes of the base that one task costs; a backward pass is two."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A named way to classify, with its paper."""
+
+    name: str
+    paper: str
+    about: str
+    """One line."""
+    fit: Callable[["World", Settings], Fitted]
+    """Trains what is missing in a world, or reads it."""
+    adaptations: tuple[str, ...] = ("none", "head")
+    """``none``, and the further adaptation that it knows, if any."""
+    slow: tuple[str, ...] = ()
+    """Adaptations that learn whole networks: their cells may ask for fewer episodes."""
+    settings: Settings = field(default_factory=dict)
+    """Its own choices, before any tuning."""
+    grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """What `polyshot tune` tries on validation classes, by the names of settings."""
+
+
+METHODS: dict[str, Method] = {}
+"""All methods by name, in the order of the tables."""
+
+
+def register(method: Method) -> None:
+    """Make a method known to `polyshot methods`, `tune` and `reproduce`."""
+    METHODS[method.name] = method
+
+
+def find_methods(names: Sequence[str] = ()) -> list[Method]:
+    """Look methods up; all of them if none is named."""
+    from polyshot.methods import rivals  # noqa: F401, PLC0415 (each file registers its method)
+
+    for name in names:
+        if name not in METHODS:
+            raise PolyshotError(
+                f"There is no method '{name}', only {some(METHODS, 20)}.{near(name, METHODS)}"
+            )
+    return [METHODS[name] for name in names or METHODS]
+
+
+def check_adaptation(method: Method, adaptation: str) -> None:
+    """Refuse a further adaptation that a method does not know."""
+    if adaptation not in method.adaptations:
+        raise PolyshotError(
+            f"'{method.name}' knows the adaptations {some(method.adaptations)}, not '{adaptation}'."
+        )

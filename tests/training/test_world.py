@@ -1,0 +1,207 @@
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from polyshot.config import Config
+from polyshot.data.pack import Pack
+from polyshot.errors import PolyshotError
+from polyshot.methods.protonet import ProtoNetLearner
+from polyshot.models.resnet import ResNet
+from polyshot.training.base import initial_base
+from polyshot.training.episodic import Learner, Plan
+from polyshot.training.step import Report
+from polyshot.training.world import World, settings_mark
+
+from .conftest import SHAPE, with_base
+
+CPU = torch.device("cpu")
+PLAN = Plan(steps=4, episodes=2, learning_rate=1e-3, shape=SHAPE, validate_every=2)
+
+
+class Steps:
+    """A progress callback that counts the updates of each step."""
+
+    def __init__(self) -> None:
+        self.updates: dict[str, int] = {}
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        self.updates[name] = self.updates.get(name, 0) + 1
+
+
+def make(packs: list[Pack], config: Config, folder: Path, report: Report | None = None) -> World:
+    return World(packs, config, folder, CPU, report)
+
+
+def learner(config: Config) -> Learner:
+    return ProtoNetLearner(initial_base(config), config.metric)
+
+
+def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    mine, yours = one.state_dict(), other.state_dict()
+    return all(torch.equal(tensor, yours[name]) for name, tensor in mine.items())
+
+
+def test_a_world_has_a_folder_of_its_own_that_says_what_it_is(
+    packs: list[Pack], config: Config, tmp_path: Path
+) -> None:
+    world = make(packs, config, tmp_path)
+    assert not list(tmp_path.iterdir()), "looking at it writes nothing"
+    about = json.loads((world.out / "world.json").read_text())
+    assert about["sources"] == ["signs", "textures"] == world.sources
+    assert about["seed"] == config.seed
+    assert about["key"] == world.key
+    assert world.out.name.endswith(world.key)
+    assert make(packs, config, tmp_path).out == world.out
+    split = packs[1].domain.split
+    other = replace(split, train=split.train[1:], test=(*split.test, split.train[0]))
+    changed = replace(packs[1], domain=packs[1].domain.with_split(other))
+    others = [
+        make(packs, replace(config, seed=1), tmp_path),
+        make(packs, with_base(config, steps=8), tmp_path),
+        make(packs[::-1], config, tmp_path),
+        make(packs[:1], config, tmp_path),
+        make([packs[0], changed], config, tmp_path),
+    ]
+    assert len({world.out, *(each.out for each in others)}) == 6
+
+
+def test_sources_that_no_training_can_use_are_refused(
+    packs: list[Pack], config: Config, tmp_path: Path
+) -> None:
+    with pytest.raises(PolyshotError, match="at least one source"):
+        make([], config, tmp_path)
+    with pytest.raises(PolyshotError, match="twice: signs"):
+        make([packs[0], packs[0]], config, tmp_path)
+
+
+def test_everything_is_trained_once_and_pools_share_the_base(
+    packs: list[Pack], config: Config, tmp_path: Path
+) -> None:
+    steps = Steps()
+    world = make(packs, config, tmp_path, steps)
+    base = world.base()
+    assert isinstance(base, ResNet)
+    assert steps.updates == {"base": config.base.steps}
+    assert world.base() is base
+    assert not base.training
+    pools = [world.pool("channel"), world.pool("conv1x1")]
+    assert world.pool("channel") is pools[0]
+    assert steps.updates["base"] == config.base.steps
+    assert steps.updates["modulator:signs"] == 2 * config.modulator.steps
+    for kind, pool in zip(("channel", "conv1x1"), pools, strict=True):
+        assert pool.kind == kind
+        assert same(pool.base, base)
+        members = world.members(pool.kind)
+        assert members[0] is base
+        assert members is world.members(pool.kind)
+        for i, member in enumerate(members):
+            assert same(member, pool.network(i))
+
+
+def test_another_process_reads_what_this_one_trained(
+    packs: list[Pack], config: Config, tmp_path: Path
+) -> None:
+    first, steps = make(packs, config, tmp_path), Steps()
+    second = make(packs, config, tmp_path, steps)
+    one, about = first.learned("probe", lambda: learner(config), PLAN)
+    other, known = second.learned("probe", lambda: learner(config), PLAN)
+    assert same(one, other)
+    assert known == about
+    assert set(about) == {"validation", "best", "skipped"}
+    assert not steps.updates
+    assert not other.training
+    assert not any(parameter.requires_grad for parameter in other.parameters())
+    assert same(second.base(), first.base())
+
+
+def test_plans_and_names_tell_learners_apart(
+    packs: list[Pack], config: Config, tmp_path: Path
+) -> None:
+    steps = Steps()
+    world = make(packs, config, tmp_path, steps)
+    one, _ = world.learned("probe", lambda: learner(config), PLAN)
+    faster = replace(PLAN, learning_rate=1e-2)
+    other, _ = world.learned("probe", lambda: learner(config), faster)
+    assert not same(one, other)
+    world.learned("probe-2", lambda: learner(config), PLAN)
+    assert steps.updates == {"probe": 2 * PLAN.steps, "probe-2": PLAN.steps}
+    rivals = world.out / "rivals"
+    assert len(list(rivals.glob("*.safetensors"))) == 3
+    assert not list(rivals.glob("*.pt"))
+    for file in rivals.glob("probe*-metrics.jsonl"):
+        numbers = [json.loads(line)["number"] for line in file.read_text().splitlines()]
+        assert numbers == [2, 4]
+
+
+def test_several_at_once_train_a_thing_once(
+    packs: list[Pack], config: Config, tmp_path: Path
+) -> None:
+    steps, made = Steps(), []
+
+    def work() -> None:
+        world = make(packs, config, tmp_path, steps)
+        made.append(world.learned("probe", lambda: learner(config), PLAN)[0])
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert steps.updates == {"probe": PLAN.steps}
+    assert same(made[0], made[1]) and same(made[0], made[2])
+
+
+def test_worlds_of_one_source_are_shared(packs: list[Pack], config: Config, tmp_path: Path) -> None:
+    both = make(packs, config, tmp_path)
+    assert both.single(1).sources == ["textures"]
+    assert both.single(1).out == make(packs[1:], config, tmp_path).single(0).out
+    assert both.single(1).out != both.single(0).out
+    # No network of one source knows of the base: worlds with another one share them too.
+    assert both.single(1).out == make(packs, with_base(config, steps=9), tmp_path).single(1).out
+    assert both.single(1).out != make(packs, replace(config, seed=1), tmp_path).single(1).out
+    longer = replace(config, modulator=replace(config.modulator, steps=9))
+    assert both.single(1).out != make(packs, longer, tmp_path).single(1).out
+    assert same(both.initial(), both.single(1).initial())
+
+
+def test_choices_are_made_on_validation_classes(
+    packs: list[Pack], config: Config, tmp_path: Path
+) -> None:
+    world = make(packs, config, tmp_path)
+    for pack, tasks in zip(packs, world.validation, strict=True):
+        assert set(tasks.classes.flatten().tolist()) <= set(pack.domain.split.val)
+        assert len(tasks.classes) == config.validation_episodes
+    for tasks in world.validation_tasks():
+        assert tasks.frozen
+        assert len(tasks) == config.validation_episodes
+    one, other = world.validation_tasks(0), world.validation_tasks(1)
+    assert not torch.equal(one[0].support, other[0].support)
+    assert torch.equal(one[0].support, world.validation_tasks(0)[0].support)
+    assert world.scale(world.initial().eval()) > 0
+    assert world.images("val") is world.images("val")
+
+
+def test_an_untrained_network_is_the_seeds(
+    packs: list[Pack], config: Config, tmp_path: Path
+) -> None:
+    world = make(packs, config, tmp_path)
+    assert same(world.initial(), world.initial())
+    assert not same(world.initial(), make(packs, replace(config, seed=1), tmp_path).initial())
+
+
+def test_a_damaged_result_is_told(packs: list[Pack], config: Config, tmp_path: Path) -> None:
+    world = make(packs, config, tmp_path)
+    world.learned("probe", lambda: learner(config), PLAN)
+    (file,) = (world.out / "rivals").glob("*.safetensors")
+    file.write_bytes(b"nothing")
+    with pytest.raises(PolyshotError, match="no safetensors file"):
+        world.learned("probe", lambda: learner(config), PLAN)
+
+
+def test_settings_have_a_mark() -> None:
+    assert settings_mark({"a": 1, "b": 2}) == settings_mark({"b": 2, "a": 1})
+    assert settings_mark({"a": 1}) != settings_mark({"a": 2})
