@@ -1,0 +1,173 @@
+"""feat: *Learning Embedding Adaptation for Few-Shot Learning* (Ye et al., 2018), its FEAT*.
+
+The form that the paper compares with, which modulates the space for each query: prototypes and one
+query go through self-attention together, and the query is compared with the prototypes as it sees
+them. Later versions of FEAT leave the query out. The temperature starts at a quarter of the
+embedding's length (theirs, 128 at 512: layer norm gives embeddings that size) and is learned.
+With further adaptation all support images and one query go through the attention, and a head is
+learned for each query on the support set as it sees it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polyshot.config import AdaptationConfig
+from polyshot.data.shapes import EpisodeShape
+from polyshot.methods.adaptation import adapt_heads, head_logits
+from polyshot.methods.image_tasks import ImageTasks
+from polyshot.methods.method import Fitted, Method, Settings, register
+from polyshot.methods.protonet import episodic_plan, trainable
+from polyshot.models.attention import QueryAttention
+from polyshot.models.heads import Metric, prototypes
+from polyshot.models.resnet import ResNet
+from polyshot.training.device import seeded
+from polyshot.training.episodic import EpisodeBatch, Learner
+from polyshot.training.step import Group
+
+if TYPE_CHECKING:
+    from polyshot.training.world import World
+
+PACE = 10.0
+"""How much faster than the base learns what is new."""
+FLOATS = {"cpu": 1 << 22, "cuda": 1 << 28}
+"""Numbers of adapted embeddings that are made at once."""
+
+
+class FeatLearner(Learner):
+    """A base and an attention block that adapts prototypes to a query."""
+
+    def __init__(self, base: ResNet, pull: float):
+        super().__init__(base)
+        dim = base.config.dim
+        self.pull = pull
+        """Weight of the loss that tells the attention where to look, a mean over those who look."""
+        self.attention = QueryAttention(dim)
+        self.log_scale = nn.Parameter(torch.tensor(math.log(4 / dim)))
+
+    def groups(self) -> list[Group]:
+        """Let everything but the base learn faster."""
+        return faster_than_base(self, super().groups())
+
+    def loss(self, batch: EpisodeBatch) -> Tensor:
+        """Cross-entropy, and the divergence of the attention from where it should look."""
+        assert batch.embeddings is not None
+        support, query = batch.split(batch.embeddings)
+        logits, log_attention = self.logits(support, query)
+        target = wanted_attention(batch.labels, batch.shape.way)
+        rows = log_attention.shape[:-1].numel()
+        divergence = F.kl_div(log_attention, target, reduction="sum") / rows
+        return batch.cross_entropy(logits) + self.pull * divergence
+
+    def logits(self, support: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
+        """Compare queries [E, Q, d] with the prototypes of the support set [E, W, S, d].
+
+        Returns logits [E, Q, W] and the logarithm of the attention [E, Q, W + 1, W + 1].
+        """
+        centres, own, log_attention = self.attention(prototypes(support), query)
+        distances = (centres - own.unsqueeze(2)).square().sum(-1)
+        return -self.log_scale.exp() * distances, log_attention
+
+    def probabilities(self, tasks: ImageTasks) -> Tensor:
+        """Classify by the adapted prototypes: [E, Q, W]."""
+        return _in_parts(self.base, tasks, tasks.way + 1, lambda s, q: self.logits(s, q)[0])
+
+
+def faster_than_base(learner: Learner, groups: Sequence[Group]) -> list[Group]:
+    """Part groups of a learner's parameters: what is new learns faster, by `PACE`."""
+    known = {id(parameter) for parameter in learner.base.parameters()}
+    result = []
+    for parameters, decayed, _ in groups:
+        result.append(Group([p for p in parameters if id(p) in known], decayed))
+        result.append(Group([p for p in parameters if id(p) not in known], decayed, PACE))
+    return result
+
+
+def wanted_attention(labels: Tensor, way: int) -> Tensor:
+    """Say where the attention should look, for queries of these classes [E, Q].
+
+    Each vector at itself, but a query and its class half at each other: [E, Q, W + 1, W + 1].
+    """
+    pair = F.one_hot(labels, way + 1).float()
+    pair[..., way] = 1  # the query stands last
+    halves = pair.unsqueeze(-1) * pair.unsqueeze(-2) / 2
+    return torch.diag_embed(1 - pair) + halves
+
+
+def _in_parts(
+    base: ResNet,
+    tasks: ImageTasks,
+    vectors: int,
+    logits: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """Classify a few tasks at a time, each query with so many vectors of its own: [E, Q, W]."""
+    device, queries = tasks.support.device, tasks.query.shape[1]
+    floats = queries * vectors * base.config.dim  # of one task
+    parts = []
+    with torch.no_grad():
+        for part in tasks.chunks(FLOATS[device.type] // floats):
+            parts.append(torch.softmax(logits(*part.embedded(base)), -1))
+    return torch.cat(parts)
+
+
+@dataclass(eq=False)
+class Feat(Fitted):
+    """The trained attention on its base."""
+
+    learner: FeatLearner
+    metric: Metric
+    adaptation: AdaptationConfig
+    note: str = "from the base"
+
+    def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+        """Classify the queries, each in its own space: probabilities [E, Q, W]."""
+        if adaptation == "none":
+            return self.learner.probabilities(tasks)
+        vectors = tasks.way * tasks.shot + 1
+        return _in_parts(self.learner.base, tasks, vectors, self._head_logits)
+
+    def _head_logits(self, support: Tensor, query: Tensor) -> Tensor:
+        """Learn a head a query on the support set [E, W, S, d] as it sees it: [E, Q, W]."""
+        images, own, _ = self.learner.attention(support.flatten(1, 2), query)
+        seen = images.unflatten(2, support.shape[1:3])  # [E, Q, W, S, d]
+        weight, bias = adapt_heads(seen, None, self.adaptation, self.metric)
+        alone = own.unsqueeze(2)  # [E, Q, 1, d]: the one query of its head
+        return head_logits(alone, weight, bias, self.adaptation, self.metric).squeeze(2)
+
+    def parameters(self) -> int:
+        """Count base and attention."""
+        return sum(parameter.numel() for parameter in self.learner.parameters())
+
+    def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
+        """Each image is embedded once; attention and heads on embeddings cost next to nothing."""
+        return shape.way * (shape.shot + shape.queries)
+
+
+def _fit(world: "World", settings: Settings) -> Feat:
+    pull = settings["attention_pull"]
+
+    def make() -> FeatLearner:
+        base = trainable(world.base())
+        with seeded("feat", world.config.seed):
+            return FeatLearner(base, pull)
+
+    learner, _ = world.learned(f"feat-{pull:g}", make, episodic_plan(world, settings))
+    assert isinstance(learner, FeatLearner)
+    return Feat(learner, world.config.metric, world.config.adaptation)
+
+
+register(
+    Method(
+        name="feat",
+        paper="Learning Embedding Adaptation for Few-Shot Learning (Ye et al., 2018), its FEAT*",
+        about="prototypes and one query through self-attention together, from the base",
+        fit=_fit,
+        settings={"learning_rate": 1e-4, "weight_decay": 1e-4, "attention_pull": 1},
+        grid={"learning_rate": (1e-5, 1e-4), "attention_pull": (0.1, 1)},
+    )
+)

@@ -1,0 +1,112 @@
+"""Learning whole networks on support sets, many tasks side by side.
+
+Kernels and head of each task are slices of one tensor; no task's update reads another's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from polyshot.models.resnet import ResNet
+from polyshot.models.task_networks import embed_tasks, task_kernels
+
+AT_ONCE = {"cpu": 4, "cuda": 100}
+"""Tasks of 5-way 5-shot that are learned side by side; more gain nothing."""
+CLIP = 5.0
+"""Largest norm of a task's gradient: an episode must not run away."""
+
+
+@dataclass(frozen=True, eq=False)
+class TaskNetworks:
+    """Networks of E tasks with linear heads."""
+
+    kernels: dict[str, Tensor]
+    """By the base's names, ``[E, outputs, k, k, inputs]``."""
+    weight: Tensor
+    """``[E, W, d]``."""
+    bias: Tensor
+    """``[E, W]``."""
+    unit: bool = False
+    """Whether heads see embeddings of unit norm."""
+
+    def logits(self, base: ResNet, images: Tensor) -> Tensor:
+        """Classify normalised images [E, B, 3, side, side] of each task: [E, B, W]."""
+        with torch.autocast("cuda", torch.bfloat16, enabled=images.is_cuda):
+            embeddings = embed_tasks(base, self.kernels, images)
+        embeddings = F.normalize(embeddings, dim=-1) if self.unit else embeddings
+        return embeddings @ self.weight.mT + self.bias.unsqueeze(1)
+
+
+def learn_networks(
+    base: ResNet,
+    start: tuple[Tensor, Tensor],
+    support: Tensor,
+    steps: int,
+    rate: float,
+    optimiser: Literal["sgd", "adam"] = "sgd",
+    unit: bool = False,
+) -> TaskNetworks:
+    """Learn every kernel and the head of each task by steps on its whole support set.
+
+    Batch norm stays as it is. No gradient flows through.
+
+    Args:
+        base: where kernels start.
+        start: weight [E, W, d] and bias [E, W] where the heads start.
+        support: normalised images [E, W * S, 3, side, side], class by class.
+        steps: how many; 0 leaves everything as it starts.
+        rate: learning rate of kernels and heads.
+        optimiser: plain SGD, or Adam.
+        unit: whether heads see embeddings of unit norm.
+
+    """
+    tasks, images = support.shape[:2]
+    way = start[0].shape[1]
+    labels = torch.arange(way, device=support.device).repeat_interleave(images // way)
+    with torch.enable_grad():
+        values = [*task_kernels(base, tasks).values(), *start]
+        # Copies: a single task's view would be the base's own memory, and steps are in place.
+        copied = [v.detach().clone(memory_format=torch.contiguous_format) for v in values]
+        leaves = [value.requires_grad_() for value in copied]
+        names = list(task_kernels(base, 1))
+        kernels = dict(zip(names, leaves, strict=False))
+        networks = TaskNetworks(kernels, leaves[-2], leaves[-1], unit)
+        made = torch.optim.SGD if optimiser == "sgd" else torch.optim.Adam
+        optimise = made(leaves, lr=rate, foreach=True)
+        for _ in range(steps):
+            logits = networks.logits(base, support)
+            # The sum of the tasks' losses: the gradient of each task is that of its own.
+            loss = (
+                F.cross_entropy(logits.flatten(0, 1), labels.repeat(tasks), reduction="sum")
+                / images
+            )
+            gradients = torch.autograd.grad(loss, leaves)
+            if optimiser == "sgd":  # Adam does not mind the size of a gradient
+                gradients = _clipped(gradients)
+            for leaf, gradient in zip(leaves, gradients, strict=True):
+                leaf.grad = gradient
+            optimise.step()
+    return TaskNetworks(
+        {name: kernel.detach() for name, kernel in kernels.items()},
+        networks.weight.detach(),
+        networks.bias.detach(),
+        unit,
+    )
+
+
+def _clipped(gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Shorten the gradients [E, ...] of each task to a norm of `CLIP` together."""
+    squares = [gradient.flatten(1).square().sum(1) for gradient in gradients]
+    norm = torch.stack(squares).sum(0).sqrt()  # [E]
+    factor = (CLIP / norm).clamp(max=1)
+    return tuple(g.mul_(factor.view(-1, *[1] * (g.ndim - 1))) for g in gradients)
+
+
+def tasks_at_once(images: int, device: torch.device) -> int:
+    """Return how many tasks of so many support images to learn side by side."""
+    # Below five images the networks themselves fill the memory, not the images.
+    return max(1, AT_ONCE[device.type] * 25 // max(images, 12))

@@ -1,0 +1,141 @@
+"""protomaml: first-order Proto-MAML (Triantafillou et al., 2020, *Meta-Dataset*).
+
+The head starts as the classifier of the prototypes, w = 2c and b = -|c|^2, then every kernel and
+the head take some steps of SGD on the support set. The outer gradient flows through the head's
+start, but not through the steps: what the steps add is a constant. Batch norm keeps the base's
+statistics and is not adapted (Meta-Dataset normalises by the support set's), so no query depends on
+another. Logits are divided by the root of the embedding's length, as protonet's are.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from polyshot.data.shapes import EpisodeShape
+from polyshot.methods.image_tasks import ImageTasks
+from polyshot.methods.inner_loop import TaskNetworks, learn_networks, tasks_at_once
+from polyshot.methods.method import Fitted, Method, Settings, register
+from polyshot.methods.protonet import episodic_plan, trainable
+from polyshot.models.heads import prototypes
+from polyshot.models.resnet import ResNet
+from polyshot.models.task_networks import task_kernels
+from polyshot.training.episodic import EpisodeBatch, Learner
+
+if TYPE_CHECKING:
+    from polyshot.training.world import World
+
+VALIDATED = 100
+"""Validation episodes of each source that it looks at: each costs a hundred passes."""
+
+
+class ProtoMamlLearner(Learner):
+    """A base that is good to start from."""
+
+    wants_embeddings = False
+
+    def __init__(self, base: ResNet, steps: int, rate: float):
+        super().__init__(base)
+        self.steps, self.rate = steps, rate
+
+    def loss(self, batch: EpisodeBatch) -> Tensor:
+        """Cross-entropy of the queries after some steps on the support set."""
+        support, query = batch.split(batch.images)
+        images = support.flatten(1, 2)  # [E, W * S, 3, side, side]
+        weight, bias = self.head(images, batch.shape.way)
+        learned = learn_networks(self.base, (weight, bias), images, self.steps, self.rate)
+        # Values of the adapted network, gradients of the one it started from.
+        start = task_kernels(self.base, len(images))
+        kernels = {name: _moved(start[name], value) for name, value in learned.kernels.items()}
+        adapted = TaskNetworks(kernels, _moved(weight, learned.weight), _moved(bias, learned.bias))
+        return batch.cross_entropy(adapted.logits(self.base, query))
+
+    def head(self, images: Tensor, way: int) -> tuple[Tensor, Tensor]:
+        """Make the prototypes' classifier from support images: weight [E, W, d], bias [E, W]."""
+        flat = images.flatten(0, 1).contiguous(memory_format=torch.channels_last)
+        with torch.autocast("cuda", torch.bfloat16, enabled=images.is_cuda):
+            embeddings = self.base(flat)
+        grouped = embeddings.float().view(len(images), way, -1, embeddings.shape[-1])
+        centres = prototypes(grouped)  # [E, W, d]
+        scale = 1 / math.sqrt(centres.shape[-1])
+        return 2 * scale * centres, -scale * centres.square().sum(-1)
+
+    def adapted(self, tasks: ImageTasks, steps: int) -> Tensor:
+        """Classify after so many steps: probabilities [E, Q, W]."""
+        parts = []
+        size = tasks_at_once(tasks.way * tasks.shot, tasks.support.device)
+        with torch.no_grad():
+            for part in tasks.chunks(size):
+                images = part.support_images()
+                start = self.head(images, part.way)
+                learned = learn_networks(self.base, start, images, steps, self.rate)
+                parts.append(torch.softmax(learned.logits(self.base, part.query_images()), -1))
+        return torch.cat(parts)
+
+    def probabilities(self, tasks: ImageTasks) -> Tensor:
+        """Classify the first episodes after as many steps as in training."""
+        return self.adapted(tasks.part(slice(0, VALIDATED)), self.steps)
+
+
+def _moved(start: Tensor, value: Tensor) -> Tensor:
+    """Return a value with the gradient of where it started."""
+    return start + (value - start.detach())
+
+
+@dataclass(eq=False)
+class ProtoMaml(Fitted):
+    """The learned start, adapted to each task."""
+
+    learner: ProtoMamlLearner
+    steps: int
+    more_steps: int
+    note: str = "from the base"
+
+    def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+        """Adapt a network to each task, then classify: probabilities [E, Q, W]."""
+        return self.learner.adapted(tasks, self._steps(adaptation))
+
+    def parameters(self) -> int:
+        """Count the network's; the heads are made for each task."""
+        return sum(parameter.numel() for parameter in self.learner.base.parameters())
+
+    def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
+        """A step passes the support set forwards and backwards."""
+        support = shape.way * shape.shot
+        return support * (1 + 3 * self._steps(adaptation)) + shape.way * shape.queries
+
+    def _steps(self, adaptation: str) -> int:
+        return self.steps if adaptation == "none" else self.more_steps
+
+
+def _fit(world: "World", settings: Settings) -> ProtoMaml:
+    steps, rate = int(settings["steps"]), settings["inner_rate"]
+    learner, _ = world.learned(
+        f"protomaml-{steps}x{rate:g}",
+        lambda: ProtoMamlLearner(trainable(world.base()), steps, rate),
+        episodic_plan(world, settings),
+    )
+    assert isinstance(learner, ProtoMamlLearner)
+    return ProtoMaml(learner, steps, int(settings["more_steps"]))
+
+
+register(
+    Method(
+        name="protomaml",
+        paper="Meta-Dataset (Triantafillou et al., 2020), its first-order Proto-MAML",
+        about="network and prototypes' head adapted by 3 steps (100 with further adaptation)",
+        fit=_fit,
+        adaptations=("none", "steps-100"),
+        slow=("steps-100",),
+        settings={
+            "learning_rate": 1e-4,
+            "weight_decay": 1e-4,
+            "inner_rate": 0.01,
+            "steps": 3,
+            "more_steps": 100,
+        },
+        grid={"learning_rate": (1e-5, 1e-4), "inner_rate": (0.003, 0.03)},
+    )
+)

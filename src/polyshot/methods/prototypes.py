@@ -1,0 +1,62 @@
+"""base: nearest prototypes on the base, as in Prototypical Networks (Snell et al., 2017).
+
+The rival that the paper left out, and the hardest to beat.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from polyshot.config import AdaptationConfig
+from polyshot.data.shapes import EpisodeShape
+from polyshot.methods.image_tasks import ImageTasks
+from polyshot.methods.method import Fitted, Method, register
+from polyshot.methods.readout import opinion
+from polyshot.models.heads import Metric
+from polyshot.models.resnet import ResNet
+
+if TYPE_CHECKING:
+    from polyshot.training.world import World
+
+
+@dataclass(eq=False)
+class Prototypes(Fitted):
+    """One frozen network with nearest prototypes, or with a head learned on the support set."""
+
+    network: ResNet
+    metric: Metric
+    scale: float
+    """Logits are scale * (cosine or -squared distance)."""
+    adaptation: AdaptationConfig
+    note: str = ""
+
+    def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+        """Classify the queries: probabilities [E, Q, W]."""
+        support, query = tasks.embedded(self.network)
+        head = self.adaptation if adaptation == "head" else None
+        return opinion(support, query, None, self.metric, self.scale, head).mT
+
+    def parameters(self) -> int:
+        """Count the network's."""
+        return sum(parameter.numel() for parameter in self.network.parameters())
+
+    def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
+        """Each image is embedded once; a head on embeddings costs next to nothing."""
+        return shape.way * (shape.shot + shape.queries)
+
+
+def prototypes_on(world: "World", network: ResNet, note: str = "") -> Prototypes:
+    """Read a network of a world out by prototypes, with the world's metric and its best scale."""
+    config = world.config
+    return Prototypes(network, config.metric, world.scale(network), config.adaptation, note)
+
+
+register(
+    Method(
+        name="base",
+        paper="Prototypical Networks for Few-shot Learning (Snell et al., 2017)",
+        about="the shared base with nearest prototypes, not trained any further",
+        fit=lambda world, _: prototypes_on(world, world.base()),
+    )
+)

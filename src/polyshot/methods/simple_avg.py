@@ -1,0 +1,66 @@
+"""simple-avg: the paper's Simple-Avg, separate networks that share nothing (Choi et al., 2019).
+
+One network a source, trained as ProtoNet from random weights on that source alone; the networks'
+probabilities are averaged. Worlds that share a source share its network.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from polyshot.data.shapes import EpisodeShape
+from polyshot.methods.image_tasks import ImageTasks
+from polyshot.methods.method import Fitted, Method, Settings, register
+from polyshot.methods.protonet import from_scratch
+from polyshot.methods.prototypes import Prototypes, prototypes_on
+
+if TYPE_CHECKING:
+    from polyshot.training.world import World
+
+
+@dataclass(eq=False)
+class Average(Fitted):
+    """Several networks whose probabilities are averaged."""
+
+    members: Sequence[Prototypes]
+    names: Sequence[str]
+    """Their sources."""
+    note: str = "networks from random weights, one a source"
+
+    def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+        """Average the members' probabilities: [E, Q, W]."""
+        return self.opinions(tasks, adaptation).mean(0)
+
+    def opinions(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+        """Return each member's probabilities: [M, E, Q, W]."""
+        return torch.stack([member.predict(tasks, adaptation) for member in self.members])
+
+    def parameters(self) -> int:
+        """Count those of all networks."""
+        return sum(member.parameters() for member in self.members)
+
+    def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
+        """Each network embeds each image."""
+        return sum(member.passes(shape, adaptation) for member in self.members)
+
+
+def _fit(world: "World", settings: Settings) -> Average:
+    singles = [world.single(source) for source in range(len(world.packs))]
+    return Average(
+        [prototypes_on(world, from_scratch(single, settings)) for single in singles], world.sources
+    )
+
+
+register(
+    Method(
+        name="simple-avg",
+        paper="Learning Disparate Modulators (Choi et al., 2019), its Simple-Avg",
+        about="one separate network a source, trained as ProtoNet; probabilities averaged",
+        fit=_fit,
+        settings={"learning_rate": 1e-3},
+        grid={"learning_rate": (3e-4, 1e-3, 3e-3)},
+    )
+)
