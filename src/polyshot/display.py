@@ -10,6 +10,7 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -23,36 +24,53 @@ err = Console(stderr=True)
 
 
 class RateColumn(ProgressColumn):
-    """Items a second, over the last while."""
-
-    def __init__(self, unit: str):
-        super().__init__()
-        self.unit = unit
+    """Items a second, over the last while; the task says what they are."""
 
     def render(self, task: Task) -> Text:
         """Show the speed once there is one."""
         speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f} {self.unit}/s", style="cyan")
+        if speed is None:
+            return Text("")
+        unit = task.fields["unit"]
+        shown = f"{speed:,.0f} {unit}/s" if speed >= 1 else f"{60 * speed:,.1f} {unit}/min"
+        return Text(shown, style="cyan")
 
 
 @contextmanager
-def progress(unit: str) -> Iterator[Callable[[str, int, int], None]]:
-    """Show one bar a name; yields ``report(name, done, total)``."""
-    bars: dict[str, object] = {}
+def progress(unit: str, whole: str = "") -> Iterator[Callable[[str, int, int], None]]:
+    """Show one bar a name; yields ``report(name, done, total)``.
+
+    Args:
+        unit: what the bars count.
+        whole: name of a bar that counts parts of a long work, in units of its name: it comes first
+            and stays, the others go when they are full or when the next part is begun.
+
+    """
+    bars: dict[str, TaskID] = {}
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        RateColumn(unit),
+        RateColumn(),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
+    # Parts of a long work come seldom: their speed needs a longer look back.
+    period = 1800 if whole else 30
     # Drawing takes the interpreter from the work: four times a second is lively enough.
-    with Progress(*columns, console=err, refresh_per_second=4) as shown:
+    with Progress(
+        *columns, console=err, refresh_per_second=4, speed_estimate_period=period
+    ) as shown:
 
         def report(name: str, done: int, total: int) -> None:
-            if name not in bars:
-                bars[name] = shown.add_task(name, total=total)
-            shown.update(bars[name], completed=done)  # type: ignore[arg-type]
+            if name not in bars:  # what was done before says nothing about the speed
+                counted = name if name == whole else unit
+                bars[name] = shown.add_task(name, total=total, completed=done, unit=counted)
+            shown.update(bars[name], completed=done)
+            if not whole:
+                return
+            full = [name] if name != whole and done >= total else []
+            for other in [each for each in bars if each != whole] if name == whole else full:
+                shown.remove_task(bars.pop(other))
 
         yield report
 

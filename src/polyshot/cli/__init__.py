@@ -9,8 +9,9 @@ from typing import Annotated, NoReturn
 import typer
 
 from polyshot import __version__
-from polyshot.cli import pool
+from polyshot.cli import experiments, pool
 from polyshot.cli.data import data
+from polyshot.cli.report import report
 from polyshot.errors import PolyshotError
 
 app = typer.Typer(
@@ -20,7 +21,10 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(data, name="data")
-for command in (pool.demo, pool.train, pool.evaluate, pool.classify, pool.info):
+for command in (
+    *(pool.demo, pool.train, pool.evaluate, pool.classify, pool.info),
+    *(experiments.methods, experiments.tune, experiments.reproduce, report),
+):
     app.command()(command)
 
 

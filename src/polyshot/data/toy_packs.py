@@ -43,6 +43,19 @@ def draw_packs(
     return packs
 
 
+def keep_packs(
+    out: Path, names: Sequence[str], size: int, progress: Progress | None = None
+) -> list[Pack]:
+    """Open the packs ``out/<name>`` of the named domains; draw those not there at this size."""
+    packs = []
+    for name in names:
+        there = Pack.open(out / name) if (out / name / "domain.json").is_file() else None
+        if there is None or there.size != size:
+            there = draw_packs(out, [name], size=size, overwrite=True, progress=progress)[0]
+        packs.append(there)
+    return packs
+
+
 def _draw_class(
     name: str, class_id: int, size: int, per_class: int, seed: int
 ) -> NDArray[np.uint8]:

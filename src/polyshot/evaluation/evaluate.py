@@ -47,12 +47,54 @@ class Prepared:
         query = self.positions[self.episodes.query.flatten(1).to(device)]  # [E, Q]
         images = support[0].numel() + query[0].numel()
         dim = next(iter(self.embeddings.values())).shape[1]
-        if device.type != "cpu":  # a GPU wants large batches more than small caches
-            factor *= 64
-        step = max(1, factor * CHUNK // (images * dim))
+        step = episodes_at_once(images, dim, device, factor)
         for start in range(0, len(self.episodes), step):
             part = slice(start, start + step)
             yield part, IndexedTasks(self.embeddings, support[part], query[part])
+
+
+def episodes_at_once(images: int, dim: int, device: torch.device, factor: int = 1) -> int:
+    """Return how many episodes of so many images gather `factor * CHUNK` floats a member."""
+    if device.type != "cpu":  # a GPU wants large batches more than small caches
+        factor *= 64
+    return max(1, factor * CHUNK // (images * dim))
+
+
+def describe(
+    sampler: EpisodeSampler,
+    pack_hash: str,
+    method: str,
+    adaptation: str,
+    accuracies: Sequence[float],
+    fingerprint: str,
+    pool_hash: str,
+    seen: bool | None,
+) -> Result:
+    """Make the result of a method from its accuracies on a sampler's first episodes."""
+    shape = sampler.shape
+    assert isinstance(shape, EpisodeShape)
+    mean, half_width = interval(accuracies)
+    return Result(
+        method=method,
+        target=sampler.domain.name,
+        seen=seen,
+        way=shape.way,
+        shot=shape.shot,
+        queries=shape.queries,
+        part=sampler.part,
+        adaptation=adaptation,
+        seed=sampler.seed,
+        episodes=len(accuracies),
+        group_disjoint=sampler.group_disjoint,
+        fingerprint=fingerprint,
+        mean=mean,
+        half_width=half_width,
+        per_episode=[round(value, 4) for value in accuracies],
+        pool=pool_hash,
+        pack=pack_hash,
+        version=__version__,
+        draw=str(sampler.key),
+    )
 
 
 def evaluate(
@@ -113,27 +155,9 @@ def evaluate(
         ]
         accuracies = torch.cat(correct, 1).double().mean(-1)  # [R, E]
         for name, accuracy in zip(methods, accuracies.tolist(), strict=True):
-            mean, half_width = interval(accuracy)
             results.append(
-                Result(
-                    method=name,
-                    target=pack.domain.name,
-                    seen=seen,
-                    way=shape.way,
-                    shot=shape.shot,
-                    queries=shape.queries,
-                    part=part,
-                    adaptation=adaptation,
-                    seed=seed,
-                    episodes=episodes,
-                    group_disjoint=sampler.group_disjoint,
-                    fingerprint=fingerprint,
-                    mean=mean,
-                    half_width=half_width,
-                    per_episode=[round(value, 4) for value in accuracy],
-                    pool=pool_hash,
-                    pack=pack.hash,
-                    version=__version__,
+                describe(
+                    sampler, pack.hash, name, adaptation, accuracy, fingerprint, pool_hash, seen
                 )
             )
     return results

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from polyshot.errors import PolyshotError
@@ -13,7 +13,7 @@ class Result:
     """Accuracy of one method on one target."""
 
     method: str
-    """A rule's name."""
+    """A rule's or a rival's name."""
     target: str
     """The domain's name."""
     seen: bool | None
@@ -43,6 +43,25 @@ class Result:
     """Hash of the target's pack."""
     version: str
     """Of Polyshot."""
+    draw: str = ""
+    """Identity of the row of episodes: results with the same one share their first episodes."""
+    protocol: str = ""
+    """The experiment it belongs to: ``seen``, ``unseen``, ``sources-2``."""
+    preset: str = ""
+    sources: list[str] = field(default_factory=list)
+    """Domains that the method was trained on."""
+    train_seed: int | None = None
+    settings: dict[str, float] = field(default_factory=dict)
+    """The method's own settings, where it has any."""
+    note: str = ""
+    """What a reader should know: from which weights it started, whether it converged."""
+    parameters: int | None = None
+    """Numbers that the trained method holds."""
+    multiply_adds: int | None = None
+    """To solve one task."""
+    seconds: float | None = None
+    """To solve one task, in batches, on `device`."""
+    device: str = ""
 
     def to_json(self) -> str:
         """Write the result as one line."""

@@ -13,7 +13,7 @@ from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.importer import Progress
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
-from polyshot.data.toy_packs import draw_packs
+from polyshot.data.toy_packs import keep_packs
 from polyshot.evaluation.embed import EmbeddingCache
 from polyshot.evaluation.evaluate import evaluate
 from polyshot.evaluation.results import Result, append_results
@@ -58,7 +58,9 @@ def run_demo(
     """
     start = time.perf_counter()
     config = config or preset("tiny")
-    packs = {name: _pack(out / "packs", name, config.size, progress) for name in SOURCES + UNSEEN}
+    names = SOURCES + UNSEEN
+    drawn = keep_packs(out / "packs", names, config.size, progress)
+    packs = dict(zip(names, drawn, strict=True))
     pool = train([packs[name] for name in SOURCES], config, out / "run", progress=progress)
     cache = EmbeddingCache(out / "cache")
     results: list[Result] = []
@@ -88,14 +90,6 @@ def run_demo(
     (out / "results.jsonl").unlink(missing_ok=True)
     append_results(out / "results.jsonl", results)
     return Demo(pool, results, page, seconds)
-
-
-def _pack(folder: Path, name: str, size: int, progress: Progress | None) -> Pack:
-    if (folder / name / "domain.json").is_file():
-        pack = Pack.open(folder / name)
-        if pack.size == size:
-            return pack
-    return draw_packs(folder, [name], size=size, overwrite=True, progress=progress)[0]
 
 
 def _raw_pixels(pack: Pack, baseline: Result) -> Result:

@@ -13,7 +13,16 @@ from polyshot.errors import PolyshotError
 from polyshot.experiments.page_style import STYLE
 from polyshot.experiments.page_tables import Cell, HeatMap, Row, accuracy_table, charts, heat_table
 
-__all__ = ["Cell", "HeatMap", "Row", "write_page"]
+__all__ = [
+    "Cell",
+    "HeatMap",
+    "Row",
+    "facts_list",
+    "html_page",
+    "paragraphs",
+    "write_file",
+    "write_page",
+]
 
 LARGEST_SHEET = 1000
 """Pixels: pictures are scaled down to this width."""
@@ -52,7 +61,7 @@ def write_page(
     """
     methods = list(dict.fromkeys(method for row in rows for method in row.cells))
     parts = [
-        f"<header><h1>{escape(title)}</h1>{_paragraphs(intro)}{_facts(facts or {})}</header>",
+        f"<header><h1>{escape(title)}</h1>{paragraphs(intro)}{facts_list(facts or {})}</header>",
         "<main>",
         charts(rows, methods, baseline, chance) if rows else "",
         accuracy_table(rows, methods, baseline, legend or {}) if rows else "",
@@ -62,20 +71,29 @@ def write_page(
         _sheets(sheets),
         "</main>",
     ]
-    page = (
+    write_file(path, html_page(title, parts))
+
+
+def html_page(title: str, parts: Sequence[str], style: str = STYLE) -> str:
+    """Make a whole page of parts that are HTML already."""
+    return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         # Nothing may be fetched, whatever a class or a file is named.
         '<meta http-equiv="Content-Security-Policy" '
         "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">\n"
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         + "\n".join(filter(None, parts))
         + "\n</body>\n</html>\n"
     )
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a text file that appears whole or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(page, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
         if temporary.exists():
@@ -83,11 +101,13 @@ def write_page(
         raise PolyshotError(f"{path} cannot be written: {error.strerror or error}.") from None
 
 
-def _paragraphs(texts: Sequence[str]) -> str:
+def paragraphs(texts: Sequence[str]) -> str:
+    """Make paragraphs of plain text."""
     return "".join(f"<p>{escape(text)}</p>" for text in texts)
 
 
-def _facts(facts: Mapping[str, str]) -> str:
+def facts_list(facts: Mapping[str, str]) -> str:
+    """Make a line of short facts."""
     pairs = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
         for name, value in facts.items()

@@ -98,3 +98,60 @@ figcaption { font-weight: 600; margin-bottom: .3rem; }
   figure img { max-height: 24cm; object-fit: contain; object-position: left top; }
 }
 """
+
+REPORT_STYLE = (
+    STYLE
+    + """
+body { max-width: 90rem; }
+a { color: var(--blue); }
+h2 { scroll-margin-top: .5rem; }
+h3 { margin-top: 2rem; text-wrap: balance; }
+h4 { margin: 1.2rem 0 .2rem; }
+.contents { columns: 16rem; column-gap: 2rem; padding-left: 1.2rem; margin: 1rem 0; }
+.contents li { padding: .15rem 0; break-inside: avoid; }
+.report thead th { white-space: normal; }
+.report .average td { font-weight: 400; }
+.best { background: #fff0b3; border-radius: 3px; padding: 0 .15rem; font-weight: 700; }
+.best .pm { font-weight: 400; }
+.words table { width: auto; min-width: 100%; }
+.words td { text-align: left; white-space: normal; min-width: 7rem; max-width: 32rem;
+  overflow-wrap: anywhere; }
+.words thead th { text-align: left; }
+.numbers .box { width: fit-content; max-width: 100%; }
+.numbers table { width: auto; }
+.numbers th:first-child { min-width: 8.5rem; }
+figure { margin: .8rem 0 1.6rem; }
+figcaption.note { font-weight: 400; max-width: 44rem; }
+.chart { padding: .5rem; width: fit-content; max-width: 100%; }
+svg { display: block; }
+svg text { font: 11px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans",
+  sans-serif; fill: var(--ink); font-variant-numeric: tabular-nums; }
+svg .rule { stroke: var(--line); stroke-width: 1; fill: none; }
+svg .guess { stroke: var(--ink); stroke-dasharray: 5 4; }
+svg .line { stroke: var(--ink); stroke-width: 1; fill: none; }
+svg polyline { fill: none; stroke-width: 1.6; stroke-linejoin: round; }
+svg .validation { stroke: var(--blue); }
+svg .loss { stroke: #8a5a00; }
+.keys { list-style: none; display: flex; flex-wrap: wrap; gap: .2rem 1rem; padding: 0;
+  margin: .4rem 0 0; font-size: .88rem; }
+.keys i { display: inline-block; width: .8em; height: .8em; border: 2px solid; margin-right: .4em;
+  vertical-align: -.05em; }
+.curves { display: grid; gap: .5rem 1.5rem; align-items: start;
+  grid-template-columns: repeat(auto-fill, minmax(250px, 1fr)); }
+.curves figure { margin: .4rem 0; }
+.curves figcaption { font-size: .9rem; }
+summary { cursor: pointer; font-weight: 600; padding: .3rem 0; overflow-wrap: anywhere; }
+.pair { display: grid; gap: 0 2rem; align-items: start;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 40rem), 1fr)); }
+@media (max-width: 40rem) {
+  .numbers th:first-child { min-width: 6rem; }
+}
+@media print {
+  .chart { padding: 0; }
+  svg { max-width: 100%; height: auto; }
+  .curves { grid-template-columns: repeat(3, 1fr); }
+  .curves figure, .bars { break-inside: avoid; }
+  .report table { font-size: 6.5pt; }
+}
+"""
+)

@@ -38,6 +38,8 @@ class Row:
     seen: bool
     cells: Mapping[str, Cell]
     """By method."""
+    best: str | None = None
+    """Method to mark: the best, where that is more than chance."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class HeatMap:
     """How often each member was selected."""
 
     members: Sequence[str]
-    shares: Mapping[str, Sequence[float]]
-    """Target -> one share a member."""
+    shares: Mapping[str, Sequence[float | None]]
+    """Target -> one share a member; None where the target's pool has no such member."""
 
 
 def average(cells: Sequence[Cell]) -> Cell:
@@ -106,21 +108,6 @@ def accuracy_table(
     rows: Sequence[Row], methods: Sequence[str], baseline: str, legend: Mapping[str, str]
 ) -> str:
     """Make the table of all targets and methods, with differences to the baseline."""
-    head = "".join(f'<th scope="col">{escape(method)}</th>' for method in methods)
-    bodies = []
-    for seen, (heading, _) in GROUPS.items():
-        group = [row for row in rows if row.seen == seen]
-        if not group:
-            continue
-        lines = [
-            f'<tr class="group"><th scope="rowgroup">{heading}</th>'
-            f'<td colspan="{len(methods)}"></td></tr>'
-        ]
-        lines += [_line(row.target, row.cells, methods, baseline) for row in group]
-        if len(group) > 1:
-            cells = _average_of(group, methods)
-            lines.append(_line("average", cells, methods, baseline, ' class="average"'))
-        bodies.append(f"<tbody>{''.join(lines)}</tbody>")
     name = escape(baseline)
     about = "".join(
         f"<dt>{escape(method)}</dt><dd>{escape(text)}</dd>" for method, text in legend.items()
@@ -131,29 +118,66 @@ def accuracy_table(
         f"interval over episodes. Second line: the difference to {name} on the same episodes, in "
         'points; <b class="up">▲</b> and <b class="down">▼</b> mark differences whose interval '
         "excludes 0, all others may be chance.</p>"
-        + _boxed("Accuracy of methods by target", "Domain", head, "".join(bodies))
+        + accuracy_grid(rows, methods, baseline, _averages(rows, methods))
         + (f'<dl class="legend">{about}</dl>' if about else "")
     )
 
 
-def _line(
-    name: str, cells: Mapping[str, Cell], methods: Sequence[str], baseline: str, mark: str = ""
+def _averages(rows: Sequence[Row], methods: Sequence[str]) -> dict[bool, Row]:
+    groups = {seen: [row for row in rows if row.seen == seen] for seen in GROUPS}
+    return {
+        seen: Row("average", seen, _average_of(group, methods))
+        for seen, group in groups.items()
+        if len(group) > 1
+    }
+
+
+def accuracy_grid(
+    rows: Sequence[Row],
+    methods: Sequence[str],
+    baseline: str,
+    averages: Mapping[bool, Row],
+    caption: str = "Accuracy of methods by target",
 ) -> str:
-    columns = "".join(f"<td>{_cell(cells.get(m), m == baseline)}</td>" for m in methods)
-    return f'<tr{mark}><th scope="row">{escape(name)}</th>{columns}</tr>'
+    """Make the table alone: seen targets with their average, then unseen ones."""
+    head = "".join(f'<th scope="col">{escape(method)}</th>' for method in methods)
+    bodies = []
+    for seen, (heading, _) in GROUPS.items():
+        group = [row for row in rows if row.seen == seen]
+        if not group:
+            continue
+        lines = [
+            f'<tr class="group"><th scope="rowgroup">{heading}</th>'
+            f'<td colspan="{len(methods)}"></td></tr>'
+        ]
+        lines += [_line(row, methods, baseline) for row in group]
+        if seen in averages:
+            lines.append(_line(averages[seen], methods, baseline, ' class="average"'))
+        bodies.append(f"<tbody>{''.join(lines)}</tbody>")
+    return boxed(caption, "Domain", head, "".join(bodies))
 
 
-def _cell(cell: Cell | None, is_baseline: bool) -> str:
+def _line(row: Row, methods: Sequence[str], baseline: str, mark: str = "") -> str:
+    columns = "".join(
+        f"<td>{_cell(row.cells.get(m), m == baseline, m == row.best)}</td>" for m in methods
+    )
+    return f'<tr{mark}><th scope="row">{escape(row.target)}</th>{columns}</tr>'
+
+
+def _cell(cell: Cell | None, is_baseline: bool, is_best: bool) -> str:
     if cell is None:
         return '<span class="pm">not measured</span>'
+    mean = _mean(cell)
+    if is_best:
+        mean = f'<b class="best"><span class="hidden">best,</span> {mean}</b>'
     if is_baseline or cell.difference is None:
-        return _mean(cell) + ('<span class="diff">reference</span>' if is_baseline else "")
-    text = f"{_signed(cell.difference)} ± {100 * cell.difference_half_width:.1f}"
+        return mean + ('<span class="diff">reference</span>' if is_baseline else "")
+    text = f"{signed(cell.difference)} ± {100 * cell.difference_half_width:.1f}"
     if not cell.verdict:
-        return f'{_mean(cell)}<span class="diff">{text}</span>'
+        return f'{mean}<span class="diff">{text}</span>'
     side, symbol, word = ("up", "▲", "better") if cell.verdict > 0 else ("down", "▼", "worse")
     return (
-        f'{_mean(cell)}<b class="diff {side}"><span aria-hidden="true">{symbol}</span>'
+        f'{mean}<b class="diff {side}"><span aria-hidden="true">{symbol}</span>'
         f'<span class="hidden">{word},</span> {text}</b>'
     )
 
@@ -162,7 +186,7 @@ def _mean(cell: Cell) -> str:
     return f'{100 * cell.mean:.1f} <span class="pm">± {100 * cell.half_width:.1f}</span>'
 
 
-def _signed(share: float) -> str:
+def signed(share: float) -> str:
     """Format a difference in points; a negative zero would be read as a loss."""
     text = f"{100 * share:+.1f}"
     return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "\u2212")
@@ -170,22 +194,30 @@ def _signed(share: float) -> str:
 
 def heat_table(heat: HeatMap) -> str:
     """Make a table of targets by members whose cells are coloured by the share."""
+    return (
+        '<section class="heat"><h2>What the selector chose</h2><p>A row is a target, a column a '
+        "member of the pool; a number is the share of the episodes, in percent, in which that "
+        "member was selected. A frame marks the member of the target's own domain.</p>"
+        + heat_grid(heat)
+        + "</section>"
+    )
+
+
+def heat_grid(heat: HeatMap, caption: str = "Share of selections") -> str:
+    """Make the table of shares alone."""
     head = "".join(f'<th scope="col">{escape(member)}</th>' for member in heat.members)
     lines = []
     for target, shares in heat.shares.items():
         cells = []
         for member, share in zip(heat.members, shares, strict=True):
+            if share is None:
+                cells.append('<td class="pm">none</td>')
+                continue
             back, ink = heat_colours(share)
             own = ' class="own"' if member == target else ""
             cells.append(f'<td{own} style="background:{back};color:{ink}">{100 * share:.0f}</td>')
         lines.append(f'<tr><th scope="row">{escape(target)}</th>{"".join(cells)}</tr>')
-    return (
-        '<section class="heat"><h2>What the selector chose</h2><p>A row is a target, a column a '
-        "member of the pool; a number is the share of the episodes, in percent, in which that "
-        "member was selected. A frame marks the member of the target's own domain.</p>"
-        + _boxed("Share of selections", "Target", head, f"<tbody>{''.join(lines)}</tbody>")
-        + "</section>"
-    )
+    return boxed(caption, "Target", head, f"<tbody>{''.join(lines)}</tbody>")
 
 
 def heat_colours(share: float) -> tuple[str, str]:
@@ -199,10 +231,30 @@ def heat_colours(share: float) -> tuple[str, str]:
     return "#{:02x}{:02x}{:02x}".format(*colour), "#ffffff" if luminance < 0.179 else "#000000"
 
 
-def _boxed(caption: str, corner: str, head: str, bodies: str) -> str:
+def boxed(caption: str, corner: str, head: str, bodies: str) -> str:
     """Make a table that scrolls inside its box where it is wider than the page."""
+    caption = escape(caption)
     return (
         f'<div class="box" tabindex="0" role="region" aria-label="{caption}"><table>'
         f'<caption>{caption}</caption><thead><tr><th scope="col">{corner}</th>{head}</tr></thead>'
         f"{bodies}</table></div>"
     )
+
+
+def plain_grid(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Make a table of plain text; what follows a line break in a cell is small, below the rest."""
+
+    def cell(text: str) -> str:
+        first, _, second = text.partition("\n")
+        below = f'<span class="diff">{escape(second)}</span>' if second else ""
+        return f"{escape(first)}{below}"
+
+    corner, *others = head
+    columns = "".join(f'<th scope="col">{escape(name)}</th>' for name in others)
+    lines = (
+        f'<tr><th scope="row">{cell(row[0])}</th>'
+        + "".join(f"<td>{cell(text)}</td>" for text in row[1:])
+        + "</tr>"
+        for row in rows
+    )
+    return boxed(caption, escape(corner), columns, f"<tbody>{''.join(lines)}</tbody>")

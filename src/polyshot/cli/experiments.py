@@ -1,0 +1,243 @@
+"""Commands about experiments: list methods, tune them, and reproduce the paper's tables."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from polyshot.cli.pool import Device
+from polyshot.errors import PolyshotError
+
+if TYPE_CHECKING:
+    from polyshot.config import Config
+    from polyshot.data.pack import Pack
+    from polyshot.experiments.grid import GridFolder
+    from polyshot.training.step import Report
+
+
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        help="A folder of packs; without one, some embedded domains are drawn into OUT/packs.",
+        show_default=False,
+    ),
+]
+Preset = Annotated[str, typer.Option(help="tiny (minutes on two cores), paper, or strong.")]
+Out = Annotated[Path, typer.Option(help="The grid's folder; what is there is not done again.")]
+Sources = Annotated[
+    str,
+    typer.Option(
+        help="Domains to train on: a,b,c; all that have training classes if not given.",
+        show_default=False,
+    ),
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Override an option of the preset (base.steps=100) or of a method "
+        "(protonet.learning_rate=0.001).",
+        show_default=False,
+    ),
+]
+
+
+def methods() -> None:
+    """List every method and every rule of pools, each with its paper and one line."""
+    from polyshot.display import out, table
+    from polyshot.methods.method import find_methods
+    from polyshot.methods.rules import RULES
+
+    rows = [
+        (method.name, method.about, ", ".join(method.adaptations), method.paper)
+        for method in find_methods()
+    ]
+    out.print(table(("method", "what it does", "adaptations", "paper"), rows))
+    out.print(table(("rule", "what it does"), [(rule.name, rule.about) for rule in RULES.values()]))
+
+
+def reproduce(
+    context: typer.Context,
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="Experiments: seen, unseen, sources-2, sources-4, sources-6, contributions, "
+            "parameters.",
+            show_default=False,
+        ),
+    ],
+    data: Data = None,
+    preset: Preset = "strong",
+    out: Out = Path("grid"),
+    methods: Annotated[
+        str, typer.Option(help="Methods: a,b,c; all if not given.", show_default=False)
+    ] = "",
+    targets: Annotated[
+        str, typer.Option(help="Domains to test on: a,b,c; all if not given.", show_default=False)
+    ] = "",
+    sources: Sources = "",
+    seeds: Annotated[int, typer.Option(help="Trainings of everything, seeds 0, 1, ...")] = 1,
+    episodes: Annotated[
+        int | None,
+        typer.Option(help="Episodes of each cell; 200 with tiny, else 600.", show_default=False),
+    ] = None,
+    slow_episodes: Annotated[
+        int | None,
+        typer.Option(
+            help="Episodes where whole networks are learned on support sets; 10 with tiny, else "
+            "as many as of the others.",
+            show_default=False,
+        ),
+    ] = None,
+    shots: Annotated[str, typer.Option(help="Support images of each class.")] = "5,1",
+    no_adapt: Annotated[
+        bool, typer.Option("--no-adapt", help="Leave further adaptation out.")
+    ] = False,
+    settings: Options = None,
+    device: Device = None,
+) -> None:
+    """Repeat the paper's tables and figures: run what is missing, and nothing twice.
+
+    It can be interrupted, and run by several processes on one folder. Ends with exit code 1 if
+    cells failed; they are tried again the next time. 'polyshot report' makes a page of the folder.
+
+    Example: polyshot reproduce seen unseen --data packs --preset strong --out grid
+    """
+    from polyshot.device import best_device
+    from polyshot.display import out as console
+    from polyshot.display import progress, table
+    from polyshot.experiments.grid import GridFolder
+    from polyshot.experiments.protocols import default_episodes, find_protocols, shapes_of
+    from polyshot.experiments.report_plain import size_table
+    from polyshot.experiments.runner import BAR
+    from polyshot.experiments.runner import reproduce as run
+
+    wanted = find_protocols(names)
+    if any(protocol.kind == "parameters" for protocol in wanted):
+        sizes = size_table()
+        console.print(table(sizes.head, sizes.rows))
+    measured = [protocol.name for protocol in wanted if protocol.kind != "parameters"]
+    if not measured:
+        return
+    config, overrides = _config(preset, settings or [])
+    usual, slow = default_episodes(preset)
+    count = usual if episodes is None else episodes
+    where = best_device(device)
+    with progress("images", whole=BAR) as report:
+        trained, others = _packs(data, _names(sources), GridFolder(out), config, report)
+        done = run(
+            measured,
+            trained,
+            others,
+            config,
+            out,
+            methods=_names(methods),
+            targets=_names(targets),
+            seeds=seeds,
+            episodes=count,
+            slow_episodes=slow if slow_episodes is None else slow_episodes,
+            shapes=shapes_of(_names(shots)),
+            adapt=not no_adapt,
+            overrides=overrides,
+            device=where,
+            report=report,
+            command=_command(context),
+        )
+    typer.echo(str(done))
+    if done.failed:
+        typer.echo(f"Errors are in {out / 'failures'}; the same command tries again.", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"For the tables: polyshot report {out}")
+
+
+def tune(
+    context: typer.Context,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Methods; all that have a grid if not given.", show_default=False),
+    ] = None,
+    data: Data = None,
+    preset: Preset = "strong",
+    out: Out = Path("grid"),
+    sources: Sources = "",
+    settings: Options = None,
+    device: Device = None,
+) -> None:
+    """Try the declared settings of methods on validation classes of the sources.
+
+    The outcome is in OUT/tuned.json. Points that were tried are not tried again.
+
+    Example: polyshot tune protonet feat --data packs --preset strong --out grid
+    """
+    from polyshot.device import best_device
+    from polyshot.display import out as console
+    from polyshot.display import progress, table
+    from polyshot.experiments.grid import GridFolder
+    from polyshot.experiments.tune import BAR
+    from polyshot.experiments.tune import tune as run
+
+    config, overrides = _config(preset, settings or [])
+    if overrides:
+        raise PolyshotError("Tuning tries the declared settings of methods: leave theirs out.")
+    where = best_device(device)
+    with progress("images", whole=BAR) as report:
+        trained, _ = _packs(data, _names(sources), GridFolder(out), config, report)
+        points = run(names or [], trained, config, out, where, report, _command(context))
+    rows = [
+        (
+            point.method,
+            ", ".join(f"{name} {value:g}" for name, value in point.settings.items()),
+            f"{100 * point.validation:.2f}",
+            "chosen" if point.best else "",
+        )
+        for point in points
+    ]
+    console.print(table(("method", "settings", "validation", ""), rows))
+    typer.echo(f"wrote {out / 'tuned.json'}")
+
+
+def _config(preset: str, options: list[str]) -> "tuple[Config, dict[str, dict[str, float]]]":
+    from polyshot.config import override
+    from polyshot.config import preset as look_up
+    from polyshot.experiments.settings import split_options
+
+    overrides, others = split_options(options)
+    return override(look_up(preset), others), overrides
+
+
+def _packs(
+    data: Path | None, names: list[str], grid: "GridFolder", config: "Config", report: "Report"
+) -> "tuple[list[Pack], list[Pack]]":
+    """Open the packs: those to train on, and the others."""
+    from polyshot.data.pack import open_packs
+    from polyshot.data.toy_packs import keep_packs
+    from polyshot.experiments.protocols import EMBEDDED, part_sources
+
+    if data is not None:
+        return part_sources(open_packs(data), names)
+    with grid.lock("packs"):  # two processes draw them once
+        drawn = keep_packs(grid.path / "packs", sum(EMBEDDED, ()), config.size, report)
+    return part_sources(drawn, names or EMBEDDED[0])
+
+
+def _command(context: typer.Context) -> str:
+    """Write the command as it was given."""
+    words = ["polyshot", str(context.info_name)]
+    for parameter in context.command.params:
+        value = context.params.get(str(parameter.name))
+        source = context.get_parameter_source(str(parameter.name))
+        if value is None or source is None or source.name != "COMMANDLINE":
+            continue
+        values = value if isinstance(value, list | tuple) else [value]
+        if parameter.param_type_name == "argument":
+            words += map(str, values)
+        elif value is True:
+            words.append(parameter.opts[0])
+        else:
+            words += [word for each in values for word in (parameter.opts[0], str(each))]
+    return shlex.join(words)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]

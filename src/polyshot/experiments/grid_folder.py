@@ -1,0 +1,253 @@
+"""Reading a grid folder: what ``polyshot reproduce`` measured and noted, checked once, here."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from polyshot.errors import PolyshotError
+from polyshot.evaluation.results import Result, read_results
+
+Read = TypeVar("Read")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Something that could not be measured."""
+
+    what: str
+    error: str
+    when: str
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How often the selector chose each member."""
+
+    protocol: str
+    preset: str
+    method: str
+    members: list[str]
+    targets: Mapping[str, list[float]]
+    """Target -> one share a member."""
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """Right predictions of each member of the methods that average."""
+
+    protocol: str
+    preset: str
+    target: str
+    queries: int
+    """Of an episode."""
+    members: Mapping[str, list[str]]
+    """Method -> its members."""
+    correct: Mapping[str, list[list[int]]]
+    """Method -> one list an episode, one number a member."""
+    train_seed: int | None = None
+
+    @property
+    def title(self) -> str:
+        """Say where it was measured."""
+        seed = "" if self.train_seed is None else f"seed {self.train_seed}"
+        where = ", ".join(filter(None, (self.preset, self.protocol, seed)))
+        return f"{self.target} ({where})" if where else self.target
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One step of a training: points are (update, value)."""
+
+    world: str
+    run: str
+    """Where its file lies in the world: ``.``, or a method's folder."""
+    step: str
+    loss: list[tuple[float, float]] = field(default_factory=list)
+    validation: list[tuple[float, float]] = field(default_factory=list)
+    not_numbers: int = 0
+    """Values that were infinite or no number: a training that diverged."""
+
+
+@dataclass(frozen=True)
+class World:
+    """One training setting: which sources, preset and seed."""
+
+    name: str
+    preset: str = ""
+    seed: int | None = None
+    sources: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All that a grid folder holds."""
+
+    folder: Path
+    results: list[Result]
+    failures: list[Failure]
+    shares: list[Shares]
+    contributions: list[Contributions]
+    worlds: dict[str, World]
+    curves: list[Curve]
+    environment: dict[str, Any]
+
+
+def read_grid(folder: Path) -> Grid:
+    """Read a grid folder; only results must be there, all else may be missing."""
+    if not folder.is_dir():
+        raise PolyshotError(f"There is no folder {folder}: run 'polyshot reproduce' first.")
+    results = _results(folder)
+    worlds = _each(folder, "worlds/*/world.json", _world)
+    return Grid(
+        folder,
+        results,
+        _each(folder, "failures/*.json", lambda _, a: _failure(a)),
+        _each(folder, "shares/*.json", lambda _, a: _shares(a)),
+        _each(folder, "contributions/*.json", lambda _, a: _contributions(a)),
+        {world.name: world for world in worlds},
+        _curves(folder / "worlds"),
+        next(iter(_each(folder, "environment.json", lambda _, a: dict(a))), {}),
+    )
+
+
+def _results(folder: Path) -> list[Result]:
+    found: dict[tuple[object, ...], tuple[Path, Result]] = {}
+    for path in sorted((folder / "results").rglob("*.jsonl")):
+        for number, result in enumerate(read_results(path), 1):
+            if reason := _wrong(result):
+                raise PolyshotError(
+                    f"{path}, line {number}, '{result.method}' on {result.target}: {reason}; "
+                    "delete the line and run 'polyshot reproduce' again."
+                )
+            cell = (
+                *(result.preset, result.protocol, result.target, result.shot, result.way),
+                *(result.method, result.adaptation, result.train_seed, result.draw),
+            )
+            before, other = found.setdefault(cell, (path, result))
+            if other.settings == result.settings and other.episodes != result.episodes:
+                # Measured again on more episodes of the same draw, which begin with the first.
+                longer = (path, result) if result.episodes > other.episodes else (before, other)
+                found[cell] = longer
+            elif other.per_episode != result.per_episode:
+                raise PolyshotError(
+                    f"'{result.method}' on {result.target} was measured twice, with different "
+                    f"numbers, in {before} and {path}: delete one of the two."
+                )
+    if not found:
+        raise PolyshotError(
+            f"{folder} has no results (results/*.jsonl): run 'polyshot reproduce' first."
+        )
+    return [result for _, result in found.values()]
+
+
+def _wrong(result: Result) -> str:
+    """Say what makes a result unusable; JSON lets NaN and any length through."""
+    texts = (result.method, result.target, result.adaptation, result.protocol, result.preset)
+    if not all(isinstance(text, str) for text in texts):
+        return "a name is not text"
+    if not isinstance(result.per_episode, list):
+        return "the accuracies of its episodes are missing"
+    numbers = [result.mean, result.half_width, *result.per_episode, result.seconds or 0.0]
+    if not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
+        return "a value is not a number"
+    if len(result.per_episode) != result.episodes or result.episodes < 2:
+        return f"{result.episodes} episodes are noted, {len(result.per_episode)} are there"
+    if not all(0 <= n <= 1 for n in (result.mean, *result.per_episode)):
+        return "an accuracy is not between 0 and 1"
+    if abs(sum(result.per_episode) / result.episodes - result.mean) > 0.001:
+        return "the mean is not that of its episodes"
+    return ""
+
+
+def _each(folder: Path, pattern: str, read: Callable[[Path, Any], Read]) -> list[Read]:
+    """Read the JSON files of a pattern, in the order of their names."""
+    found = []
+    for path in sorted(folder.glob(pattern)):
+        try:
+            found.append(read(path, json.loads(path.read_text(encoding="utf-8"))))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+            raise PolyshotError(
+                f"{path} is damaged ({what}): delete it and run 'polyshot reproduce' again."
+            ) from None
+    return found
+
+
+def _failure(about: Mapping[str, Any]) -> Failure:
+    return Failure(str(about["what"]), str(about["error"]), str(about.get("when", "")))
+
+
+def _world(path: Path, about: Mapping[str, Any]) -> World:
+    sources = [str(name) for name in about.get("sources", [])]
+    return World(path.parent.name, str(about.get("preset", "")), about.get("seed"), sources)
+
+
+def _shares(about: Mapping[str, Any]) -> Shares:
+    members = _names(about["members"])
+    rows = dict(zip(_names(about["targets"]), about["shares"], strict=True))
+    for row in rows.values():
+        _check_row(row, members, 1)
+    return Shares(
+        about["protocol"], about["preset"], str(about.get("method", "select")), members, rows
+    )
+
+
+def _contributions(about: Mapping[str, Any]) -> Contributions:
+    queries = int(about["queries"])
+    members, correct = {}, {}
+    for method, own in about["methods"].items():
+        members[method], correct[method] = _names(own["members"]), own["correct"]
+        if not own["correct"]:
+            raise ValueError(f"{method} has no episodes")
+        for episode in own["correct"]:
+            _check_row(episode, members[method], queries)
+    return Contributions(
+        about["protocol"],
+        about["preset"],
+        about["target"],
+        queries,
+        members,
+        correct,
+        about.get("train_seed"),
+    )
+
+
+def _names(values: Sequence[object]) -> list[str]:
+    return [str(value) for value in values]
+
+
+def _check_row(row: Sequence[float], members: Sequence[str], most: float) -> None:
+    if len(row) != len(members):
+        raise ValueError(f"{len(row)} numbers for {len(members)} members")
+    if not all(0 <= value <= most + 1e-6 for value in row):  # false for NaN as well
+        raise ValueError(f"a number is not between 0 and {most}")
+
+
+def _curves(worlds: Path) -> list[Curve]:
+    curves: dict[tuple[str, str, str], Curve] = {}
+    files = {*worlds.glob("*/**/metrics.jsonl"), *worlds.glob("*/**/*-metrics.jsonl")}
+    for path in sorted(files):
+        world, *inside = path.relative_to(worlds).parts
+        run = "/".join([*inside[:-1], inside[-1].removesuffix("metrics.jsonl").rstrip("-")])
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                about = json.loads(line)
+                key = (world, run.rstrip("/") or ".", str(about["step"]))
+                number = float(about["number"])
+            except (ValueError, KeyError, TypeError):  # cut off by a kill
+                continue
+            curve = curves.setdefault(key, Curve(*key))
+            bad = 0
+            for points, value in ((curve.loss, "loss"), (curve.validation, "validation")):
+                if not isinstance(about.get(value), int | float):
+                    continue
+                if math.isfinite(about[value]):
+                    points.append((number, float(about[value])))
+                else:
+                    bad += 1
+            if bad:
+                curves[key] = Curve(*key, curve.loss, curve.validation, curve.not_numbers + bad)
+    return [c for c in curves.values() if max(len(c.loss), len(c.validation)) > 1 or c.not_numbers]

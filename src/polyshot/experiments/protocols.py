@@ -1,0 +1,165 @@
+"""The paper's experiments as data: who is trained on what, and tested where.
+
+Choi et al., 2019. A protocol turns the sources that there are, and the domains that are never
+sources, into trials; `runner.reproduce` does the rest.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from polyshot.data.pack import Pack
+from polyshot.data.shapes import EpisodeShape
+from polyshot.errors import PolyshotError, near, some
+
+SHAPES = (EpisodeShape(5, 5, 10), EpisodeShape(5, 1, 10))
+"""5-way 5-shot and 5-way 1-shot, the paper's two."""
+
+EMBEDDED = (("glyphs", "textures", "signs", "flowers"), ("plankton",))
+"""Embedded domains taken where no packs are given: sources, and what is never one."""
+
+CONTRIBUTORS = ("simple-avg", "average")
+"""The averaging methods whose members are looked at."""
+CONTRIBUTION_EPISODES = 40
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training and what it is tested on."""
+
+    sources: tuple[Pack, ...]
+    targets: tuple[Pack, ...]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A named experiment."""
+
+    name: str
+    about: str
+    """One line."""
+    paper: str
+    """The table or figure that it repeats."""
+    trials: Callable[[Sequence[Pack], Sequence[Pack]], list[Trial]]
+    """(sources, domains that are never sources) -> what is trained and tested."""
+    kind: Literal["accuracies", "contributions", "parameters"] = "accuracies"
+    """What comes out: accuracies of all methods, right predictions of members, or a plain count."""
+
+
+def _seen(sources: Sequence[Pack], _: Sequence[Pack]) -> list[Trial]:
+    return [Trial(tuple(sources), tuple(sources))]
+
+
+def _unseen(sources: Sequence[Pack], others: Sequence[Pack]) -> list[Trial]:
+    if len(sources) < 2:
+        raise PolyshotError(
+            "'unseen' leaves one source out and trains on the rest: it needs at least two sources."
+        )
+    trials = [
+        Trial(tuple(pack for pack in sources if pack is not left_out), (left_out,))
+        for left_out in sources
+    ]
+    return [*trials, Trial(tuple(sources), tuple(others))] if others else trials
+
+
+def _largest(count: int) -> Callable[[Sequence[Pack], Sequence[Pack]], list[Trial]]:
+    def trials(sources: Sequence[Pack], others: Sequence[Pack]) -> list[Trial]:
+        if len(sources) < count:
+            raise PolyshotError(
+                f"'sources-{count}' trains on {count} sources, there are {len(sources)}."
+            )
+        by_size = sorted(sources, key=lambda pack: -len(pack.domain.labels))
+        # In the order of all sources: where these are all, the world is the same one.
+        chosen = tuple(pack for pack in sources if pack in by_size[:count])
+        return [Trial(chosen, (*sources, *others))]
+
+    return trials
+
+
+def _all(sources: Sequence[Pack], others: Sequence[Pack]) -> list[Trial]:
+    return [Trial(tuple(sources), (*sources, *others))]
+
+
+PROTOCOLS: dict[str, Protocol] = {
+    protocol.name: protocol
+    for protocol in (
+        Protocol(
+            "seen",
+            "trained on all sources, tested on new classes of each",
+            "figure and table 'On seen domains'",
+            _seen,
+        ),
+        Protocol(
+            "unseen",
+            "each source left out in turn and tested on, and domains that are never sources",
+            "figure and table 'On unseen domains'",
+            _unseen,
+        ),
+        *(
+            Protocol(
+                f"sources-{count}",
+                f"trained on the {count} largest sources, tested on all domains",
+                "tables 'varying number of sources'",
+                _largest(count),
+            )
+            for count in (2, 4, 6)
+        ),
+        Protocol(
+            "contributions",
+            "right predictions of each member of simple-avg and average, 40 episodes of 50 queries",
+            "figure 'Contributions of individual models'",
+            _all,
+            kind="contributions",
+        ),
+        Protocol(
+            "parameters",
+            "the number of parameters, ours and the paper's; nothing is trained",
+            "table 'comparison of the number of parameters'",
+            lambda _, __: [],
+            kind="parameters",
+        ),
+    )
+}
+
+
+def find_protocols(names: Sequence[str]) -> list[Protocol]:
+    """Look protocols up, each once."""
+    if not names:
+        raise PolyshotError(f"Name what to reproduce: {some(PROTOCOLS, 20)}.")
+    for name in names:
+        if name not in PROTOCOLS:
+            raise PolyshotError(
+                f"There is no protocol '{name}', only {some(PROTOCOLS, 20)}.{near(name, PROTOCOLS)}"
+            )
+    return [PROTOCOLS[name] for name in dict.fromkeys(names)]
+
+
+def part_sources(packs: Sequence[Pack], names: Sequence[str]) -> tuple[list[Pack], list[Pack]]:
+    """Part packs into sources and the rest; sources are the named, or all that can be trained on.
+
+    The order of the packs stays: worlds with the same sources are the same world.
+    """
+    known = [pack.domain.name for pack in packs]
+    for name in names:
+        if name not in known:
+            raise PolyshotError(
+                f"There is no domain '{name}' to train on, only {some(known)}.{near(name, known)}"
+            )
+    chosen = [p for p in packs if (p.domain.name in names if names else p.domain.split.train)]
+    if not chosen:
+        raise PolyshotError(
+            f"There is no domain to train on: {some(known)} have no training classes."
+        )
+    return chosen, [pack for pack in packs if pack not in chosen]
+
+
+def default_episodes(preset: str) -> tuple[int, int | None]:
+    """Return how many episodes a cell has, and how many where whole networks are learned."""
+    return (200, 10) if preset == "tiny" else (600, None)  # `tiny` is for two cores
+
+
+def shapes_of(shots: Sequence[str]) -> list[EpisodeShape]:
+    """Make the paper's shape with other numbers of shots."""
+    if not shots or not all(shot.isdecimal() for shot in shots):
+        raise PolyshotError(f"'{','.join(shots)}' are no numbers of shots: write them as 5,1.")
+    return [EpisodeShape(5, int(shot), 10) for shot in dict.fromkeys(shots)]

@@ -1,0 +1,291 @@
+"""Running a grid: what is missing, and nothing twice; a cell that fails does not stop the others.
+
+Several processes may run on one folder. Who works on a job holds its lock; the others take other
+jobs first, then wait for it and look again.
+"""
+
+import gc
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from polyshot.config import Config
+from polyshot.data.pack import Pack
+from polyshot.data.shapes import EpisodeShape
+from polyshot.errors import PolyshotError, near, some
+from polyshot.evaluation.targets import TargetTasks
+from polyshot.experiments.cells import Cell, Job, Measure
+from polyshot.experiments.grid import GridFolder
+from polyshot.experiments.jobs import Wanted, jobs_of
+from polyshot.experiments.protocols import SHAPES, Protocol, Trial, find_protocols
+from polyshot.experiments.settings import Overrides
+from polyshot.methods.method import find_methods
+from polyshot.pool_files import check_domains
+from polyshot.training.step import Report
+from polyshot.training.world import World
+
+BAR = "cells"
+"""Name of the progress of the whole grid."""
+EPISODE_SEED = 0
+
+
+@dataclass
+class Summary:
+    """What a run did."""
+
+    cells: int
+    before: int
+    """Cells that were there already."""
+    measured: int = 0
+    elsewhere: int = 0
+    """Cells that another process measured meanwhile."""
+    failed: list[str] = field(default_factory=list)
+    """One line a cell."""
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.cells} cells: {self.before} were there, {self.measured} measured "
+            f"in {self.seconds / 60:.1f} minutes"
+        )
+        if self.elsewhere:
+            text += f", {self.elsewhere} by other processes"
+        if self.failed:
+            text += f", {len(self.failed)} failed: {some(self.failed, 1)}"
+        return text + ("" if text.endswith(".") else ".")
+
+
+def reproduce(
+    names: Sequence[str],
+    sources: Sequence[Pack],
+    others: Sequence[Pack],
+    config: Config,
+    out: Path,
+    methods: Sequence[str] = (),
+    targets: Sequence[str] = (),
+    seeds: int = 1,
+    episodes: int = 600,
+    slow_episodes: int | None = None,
+    shapes: Sequence[EpisodeShape] = SHAPES,
+    adapt: bool = True,
+    overrides: Overrides | None = None,
+    device: torch.device | None = None,
+    report: Report | None = None,
+    command: str = "",
+) -> Summary:
+    """Run the cells of some protocols that a folder lacks.
+
+    Args:
+        names: of protocols.
+        sources: domains that can be trained on.
+        others: domains that are tested on and never trained on.
+        config: of the trainings.
+        out: the grid's folder; several protocols, presets and seeds may share it.
+        methods: names of methods; all by default.
+        targets: names of the domains to test on; all by default. What no target needs is not
+            trained.
+        seeds: trainings of each world, with the config's seed and the next ones.
+        episodes: of each cell.
+        slow_episodes: of adaptations that learn whole networks (`Method.slow`); as many as the
+            others by default.
+        shapes: of the episodes.
+        adapt: measure with further adaptation, too.
+        overrides: settings of methods, by method.
+        device: the CPU by default.
+        report: told of the progress of the grid (`BAR`), and of every training.
+        command: the command line, for the record.
+
+    Returns:
+        What was done and what failed; failures are in the folder, too, and tried again next time.
+
+    """
+    start = time.perf_counter()
+    protocols = find_protocols(names)
+    wanted = Wanted(
+        find_methods(list(dict.fromkeys(methods))),
+        shapes,
+        adapt,
+        episodes,
+        episodes if slow_episodes is None else slow_episodes,
+        EPISODE_SEED,
+        overrides or {},
+    )
+    _check(wanted, seeds, sources, others, config, targets)
+    trials = _trials(protocols, sources, others, targets)
+    grid = GridFolder(out)
+    device = device or torch.device("cpu")
+    jobs = [
+        job
+        for seed in range(seeds)
+        for job in jobs_of(trials, replace(config, seed=config.seed + seed), wanted, grid)
+    ]
+    run = _Run(grid, jobs, device, report)
+    grid.note(command, [*sources, *others], device)
+    run.all()
+    run.summary.seconds = time.perf_counter() - start
+    return run.summary
+
+
+def _check(
+    wanted: Wanted,
+    seeds: int,
+    sources: Sequence[Pack],
+    others: Sequence[Pack],
+    config: Config,
+    targets: Sequence[str],
+) -> None:
+    """Refuse what cannot be run at all, before anything is spent on it."""
+    if seeds < 1:
+        raise PolyshotError(f"{seeds} seeds train nothing: ask for at least 1.")
+    if min(wanted.episodes, wanted.slow_episodes) < 2:
+        raise PolyshotError("An interval needs at least 2 episodes of each cell.")
+    names = [pack.domain.name for pack in (*sources, *others)]
+    if doubles := sorted({name for name in names if names.count(name) > 1}):
+        raise PolyshotError(f"Domains must have different names, these are twice: {some(doubles)}.")
+    check_domains(names)
+    for name in targets:
+        if name not in names:
+            raise PolyshotError(
+                f"There is no target '{name}', only {some(names, 20)}.{near(name, names)}"
+            )
+    for pack in others:  # sources are checked by their world
+        if pack.size != config.size:
+            raise PolyshotError(
+                f"{pack.domain.name} has images of {pack.size} pixels, the training wants "
+                f"{config.size}: import it with --size {config.size}, or leave it out."
+            )
+
+
+def _trials(
+    protocols: Sequence[Protocol],
+    sources: Sequence[Pack],
+    others: Sequence[Pack],
+    targets: Sequence[str],
+) -> list[tuple[Protocol, Trial]]:
+    """List what is trained and tested, as far as it is wanted."""
+    found = []
+    for protocol in protocols:
+        for trial in protocol.trials(sources, others):
+            chosen = tuple(p for p in trial.targets if not targets or p.domain.name in targets)
+            if chosen:
+                found.append((protocol, replace(trial, targets=chosen)))
+    if not found:
+        what = some([protocol.name for protocol in protocols], 20)
+        raise PolyshotError(f"There is nothing to measure in {what} with the targets asked for.")
+    return found
+
+
+class _Run:
+    def __init__(
+        self, grid: GridFolder, jobs: Sequence[Job], device: torch.device, report: Report | None
+    ):
+        self.grid, self.jobs, self.device, self.report = grid, jobs, device, report
+        cells = [cell for job in jobs for cell in job.cells]
+        self.open = {job: [cell for cell in job.cells if not job.is_done(cell)] for job in jobs}
+        left = sum(map(len, self.open.values()))
+        self.summary = Summary(cells=len(cells), before=len(cells) - left)
+        self._shapes = list(dict.fromkeys(cell.shape for cell in cells))
+        self._episodes = max((cell.episodes for cell in cells), default=2)
+        self._targets: dict[str, TargetTasks] = {}
+        self._world: tuple[str, World] | None = None
+
+    def all(self) -> None:
+        """Work on every job with open cells; on those of other processes last."""
+        self._tell()
+        busy = []
+        for job in self.jobs:
+            if not self.open[job]:
+                continue
+            with self.grid.lock_if_free(job.lock) as free:
+                if free:
+                    self._work(job)
+                else:
+                    busy.append(job)
+        for job in busy:
+            with self.grid.lock(job.lock):
+                self._work(job)
+        self._leave_world()
+
+    def _work(self, job: Job) -> None:
+        """Measure the open cells of a job whose lock is held; some may be done by now."""
+        fit = _Fit(self, job)
+        for cell in self.open[job]:
+            if job.is_done(cell):
+                self.summary.elsewhere += 1
+            else:
+                self._measure(job, cell, fit)
+            self._tell()
+
+    def _measure(self, job: Job, cell: Cell, fit: "_Fit") -> None:
+        try:
+            if job.is_known(cell):
+                self.summary.before += 1
+            else:
+                target = self._target(cell)
+                target.tasks(cell.shape)  # a shape that it cannot serve needs no training
+                fit()(cell, target)
+                self.summary.measured += 1
+            self.grid.succeed(job.label(cell))
+            return
+        except Exception as error:  # whatever it is, the other cells go on
+            what = job.describe(cell)
+            self.summary.failed.append(f"{what}: {self.grid.fail(job.label(cell), what, error)}")
+            traceback.clear_frames(error.__traceback__)  # they hold the tensors that were too many
+        _free_memory()
+
+    def _target(self, cell: Cell) -> TargetTasks:
+        name = cell.target.domain.name
+        if name not in self._targets:
+            self._targets[name] = TargetTasks(
+                cell.target, self.device, self._shapes, self._episodes, cell.seed
+            )
+        return self._targets[name]
+
+    def world(self, job: Job) -> World:
+        """Return the world of a job, the same as long as jobs of the same one follow."""
+        if self._world is None or self._world[0] != job.world:
+            self._leave_world()
+            made = World(job.sources, job.config, self.grid.worlds, self.device, self.report)
+            self._world = job.world, made
+        return self._world[1]
+
+    def _leave_world(self) -> None:
+        if self._world is not None:
+            self._world = None  # with its networks go the embeddings that targets keep of them
+            _free_memory()
+
+    def _tell(self) -> None:
+        if self.report:
+            done = self.summary
+            so_far = done.before + done.measured + done.elsewhere + len(done.failed)
+            self.report(BAR, so_far, done.cells)
+
+
+class _Fit:
+    """Trains a job's method when the first cell needs it; a failure counts for all its cells."""
+
+    def __init__(self, run: _Run, job: Job):
+        self.run, self.job = run, job
+        self.measure: Measure | None = None
+        self.error: Exception | None = None
+
+    def __call__(self) -> Measure:
+        if self.error is not None:
+            raise self.error
+        if self.measure is None:
+            try:
+                self.measure = self.job.fit(self.run.world(self.job))
+            except Exception as error:
+                self.error = error
+                raise
+        return self.measure
+
+
+def _free_memory() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

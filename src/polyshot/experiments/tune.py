@@ -1,0 +1,168 @@
+"""Tuning: the points of a method's declared grid, compared on validation classes of the sources.
+
+Test classes are never looked at. What was tried is kept, so that an interrupted run goes on.
+"""
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from polyshot.config import Config
+from polyshot.data.pack import Pack
+from polyshot.errors import PolyshotError, some
+from polyshot.evaluation.measure import accuracies
+from polyshot.experiments.grid import GridFolder
+from polyshot.methods.image_tasks import ImageTasks
+from polyshot.methods.method import Fitted, Method, Settings, find_methods
+from polyshot.training.files import write_json
+from polyshot.training.step import Report
+from polyshot.training.world import World
+
+BAR = "points"
+"""Name of the progress of the whole tuning."""
+SLOW_EPISODES = 20
+"""Of each source, for methods that learn a whole network an episode."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """Settings that were tried."""
+
+    method: str
+    settings: Settings
+    validation: float
+    """Mean over sources of the accuracy on episodes of validation classes."""
+    best: bool
+
+
+def tune(
+    names: Sequence[str],
+    packs: Sequence[Pack],
+    config: Config,
+    out: Path,
+    device: torch.device | None = None,
+    report: Report | None = None,
+    command: str = "",
+) -> list[Point]:
+    """Try the declared grid of methods in the world of all sources.
+
+    Args:
+        names: of methods; all that have a grid by default.
+        packs: the sources.
+        config: of the trainings.
+        out: a grid's folder; trainings are shared with `reproduce`, the outcome is in
+            ``tuned.json``.
+        device: the CPU by default.
+        report: told of the progress (`BAR`), and of every training.
+        command: the command line, for the record.
+
+    Returns:
+        All points of these methods, in their order.
+
+    """
+    methods = find_methods(names)
+    if names and (fixed := [method.name for method in methods if not method.grid]):
+        tunable = [method.name for method in find_methods() if method.grid]
+        raise PolyshotError(
+            f"There is nothing to tune in {some(fixed)}, only in {some(tunable, 20)}."
+        )
+    methods = [method for method in methods if method.grid]
+    grid = GridFolder(out)
+    device = device or torch.device("cpu")
+    world = World(packs, config, grid.worlds, device, report)
+    outcome = _Outcome(grid, world)
+    grid.note(command, packs, device)
+    wanted = [(method, settings) for method in methods for settings in points(method)]
+    found: dict[str, list[tuple[Settings, float]]] = {}
+    tasks: list[ImageTasks] = []
+    for number, (method, settings) in enumerate(wanted):
+        if report:
+            report(BAR, number, len(wanted))
+        with grid.lock(f"tune-{world.name}-{method.name}"):  # no point is tried by two processes
+            value = outcome.known(method, settings)
+            if value is None:
+                tasks = tasks or world.validation_tasks()
+                fitted = method.fit(world, settings)
+                few = SLOW_EPISODES if "none" in method.slow else None
+                own = [each.part(slice(0, few)) for each in tasks]
+                value = _validation(fitted, own, config.model.dim)
+                outcome.add(method, settings, value)
+        found.setdefault(method.name, []).append((settings, value))
+    if report:
+        report(BAR, len(wanted), len(wanted))
+    return [
+        Point(name, settings, value, settings == _best(tried))
+        for name, tried in found.items()
+        for settings, value in tried
+    ]
+
+
+def points(method: Method) -> list[dict[str, float]]:
+    """List the settings that a method's grid stands for."""
+    values = itertools.product(*method.grid.values())
+    return [{**method.settings, **dict(zip(method.grid, each, strict=True))} for each in values]
+
+
+def _validation(fitted: Fitted, tasks: Sequence[ImageTasks], dim: int) -> float:
+    """Average the accuracy over the sources."""
+    each = torch.stack([accuracies(fitted, own, "none", dim).mean() for own in tasks])
+    return round(float(each.mean()), 5)
+
+
+def _best(tried: Sequence[tuple[Settings, float]]) -> Settings:
+    """Return the settings with the best validation, the first of equal ones."""
+    return max(tried, key=lambda point: point[1])[0]
+
+
+class _Outcome:
+    """The file ``tuned.json``: preset -> method -> chosen settings and all that were tried."""
+
+    def __init__(self, grid: GridFolder, world: World):
+        self.grid, self.world = grid, world
+        self.file = grid.path / "tuned.json"
+        self._read()  # a damaged file shows before any work
+
+    def known(self, method: Method, settings: Settings) -> float | None:
+        """Look a point up."""
+        for tried in self._entry(self._read(), method).get("tried", []):
+            if tried["settings"] == settings:
+                return float(tried["validation"])
+        return None
+
+    def add(self, method: Method, settings: Settings, validation: float) -> None:
+        """Keep a point, and choose again."""
+        with self.grid.lock("tuned"):
+            everything = self._read()
+            tried = [
+                *self._entry(everything, method).get("tried", []),
+                {"settings": dict(settings), "validation": validation},
+            ]
+            pairs = [(each["settings"], each["validation"]) for each in tried]
+            chosen = _best(pairs)
+            everything.setdefault(self.world.config.preset, {})[method.name] = {
+                "settings": chosen,
+                "validation": max(value for _, value in pairs),
+                "world": self.world.name,
+                "tried": tried,
+            }
+            write_json(self.file, everything)
+
+    def _entry(self, everything: dict[str, Any], method: Method) -> dict[str, Any]:
+        """Return what is known of a method in this world; other data or configs do not count."""
+        entry: dict[str, Any] = everything.get(self.world.config.preset, {}).get(method.name, {})
+        return entry if entry.get("world") == self.world.name else {}
+
+    def _read(self) -> dict[str, Any]:
+        if not self.file.exists():
+            return {}
+        try:
+            return dict(json.loads(self.file.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise PolyshotError(
+                f"{self.file} cannot be read ({error}): delete it, and points are tried again."
+            ) from None

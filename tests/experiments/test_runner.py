@@ -1,0 +1,463 @@
+"""Grids of cells: what is missing is run, nothing twice, and a failure stops nobody else."""
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from polyshot.data.pack import Pack
+from polyshot.data.shapes import EpisodeShape
+from polyshot.data.toy_packs import draw_packs
+from polyshot.errors import PolyshotError
+from polyshot.evaluation.evaluate import evaluate
+from polyshot.evaluation.results import Result
+from polyshot.experiments import jobs, protocols, runner
+from polyshot.experiments.grid_folder import read_grid
+from polyshot.experiments.runner import BAR, Summary, reproduce
+from polyshot.methods.image_tasks import ImageTasks
+from polyshot.methods.method import METHODS, Fitted, Method, find_methods
+from polyshot.pool import Pool
+from polyshot.training.locks import locked
+from polyshot.training.world import World
+
+from .small_worlds import ONE_SHOT, SHAPE, SMALL, pack_of, states
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def small_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the shape of shares and contributions one that the small packs can serve."""
+    for module in (jobs, protocols):
+        monkeypatch.setattr(module, "SHAPES", (SHAPE, ONE_SHOT))
+
+
+@pytest.fixture(scope="module")
+def packs(tmp_path_factory: pytest.TempPathFactory) -> list[Pack]:
+    folder = tmp_path_factory.mktemp("packs")
+    return draw_packs(folder, ["signs", "textures"], size=16, per_class=6, workers=1)
+
+
+OTHER = pack_of([7] * 6, "other")
+
+
+def run(packs: list[Pack], out: Path, *names: str, **changes: Any) -> Summary:
+    options: dict[str, Any] = {
+        "methods": ["base", "finetune"],
+        "episodes": 4,
+        "shapes": (SHAPE,),
+        "others": [OTHER],
+        "config": SMALL,
+        "sources": packs,
+    }
+    return reproduce(names or ["seen"], out=out, **(options | changes))
+
+
+def results(out: Path) -> list[Result]:
+    return read_grid(out).results
+
+
+def key(result: Result) -> tuple[object, ...]:
+    return (
+        *(result.protocol, result.method, result.target, result.shot, result.adaptation),
+        *(result.sources, result.train_seed),
+    )
+
+
+def numbers(out: Path) -> dict[str, list[float]]:
+    return {str(key(result)): result.per_episode for result in results(out)}
+
+
+def failures(out: Path) -> list[dict[str, str]]:
+    files = sorted((out / "failures").glob("*.json"))
+    return [json.loads(file.read_text()) for file in files]
+
+
+class Fixed(Fitted):
+    """Always answers way 0."""
+
+    calls = 0
+
+    def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+        Fixed.calls += len(tasks) == 4  # timing takes other numbers
+        return torch.eye(tasks.way)[0].expand(len(tasks), tasks.query.shape[1], -1)
+
+    def parameters(self) -> int:
+        return 1
+
+    def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
+        return 1
+
+
+@pytest.fixture
+def add_method(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Registers a method for one test."""
+    find_methods()
+
+    def add(name: str, fit: Callable[..., Fitted], **changes: Any) -> None:
+        monkeypatch.setitem(METHODS, name, Method(name, "paper", "about", fit, **changes))
+
+    return add
+
+
+# --- what is run
+
+
+def test_what_is_there_is_not_run_again(packs: list[Pack], tmp_path: Path) -> None:
+    methods = ["base", "finetune", "protonet"]
+    done = run(packs, tmp_path, methods=methods, command="polyshot reproduce seen")
+    assert (done.cells, done.measured, done.before, done.failed) == (10, 10, 0, [])
+    found = {key(result)[:5] for result in results(tmp_path)}
+    assert found == {
+        ("seen", method, target, 2, adaptation)
+        for method, adaptations in (
+            ("base", ("none", "head")),
+            ("finetune", ("none",)),
+            ("protonet", ("none", "head")),
+        )
+        for adaptation in adaptations
+        for target in ("signs", "textures")
+    }
+    before = states(tmp_path)
+    again = run(packs, tmp_path, methods=methods, command="polyshot reproduce seen")
+    assert (again.measured, again.before) == (0, 10)
+    assert states(tmp_path) == before
+
+
+def test_a_finished_world_is_never_built(packs: list[Pack], tmp_path: Path) -> None:
+    run(packs, tmp_path)
+    shutil.rmtree(tmp_path / "worlds")
+    assert run(packs, tmp_path).measured == 0
+    assert not (tmp_path / "worlds").exists()
+
+
+def test_only_a_missing_cell_is_measured_to_the_same_numbers(
+    packs: list[Pack], tmp_path: Path
+) -> None:
+    run(packs, tmp_path)
+    before = numbers(tmp_path)
+    (gone,) = (tmp_path / "results").rglob("*finetune*/seen-signs-*.jsonl")
+    gone.unlink()
+    assert run(packs, tmp_path).measured == 1
+    assert numbers(tmp_path) == before
+
+
+def test_more_protocols_methods_and_seeds_share_a_folder(packs: list[Pack], tmp_path: Path) -> None:
+    run(packs, tmp_path)
+    done = run(packs, tmp_path, "seen", "unseen", seeds=2, adapt=False)
+    assert done.cells == 2 * 2 * (2 + 3)
+    assert done.before == 4
+    found = [key(result)[0:5:2] + key(result)[5:] for result in results(tmp_path)]
+    assert ("unseen", "signs", "none", ["textures"], 1) in found
+    assert ("unseen", "other", "none", ["signs", "textures"], 0) in found
+    assert {result.seen for result in results(tmp_path) if result.protocol == "unseen"} == {False}
+    names = sorted(folder.name for folder in (tmp_path / "worlds").iterdir())
+    assert len(names) == 6  # two seeds of both sources and of each alone
+
+
+def test_targets_restrict_what_is_trained(packs: list[Pack], tmp_path: Path) -> None:
+    done = run(packs, tmp_path, "unseen", targets=["signs"], methods=["base"])
+    assert done.cells == 2
+    (world,) = (tmp_path / "worlds").iterdir()
+    assert json.loads((world / "world.json").read_text())["sources"] == ["textures"]
+
+
+def test_one_measurement_serves_several_protocols(
+    packs: list[Pack], tmp_path: Path, add_method: Callable[..., None]
+) -> None:
+    add_method("fixed", lambda _, __: Fixed(), adaptations=("none",), slow=("none",))
+    Fixed.calls = 0
+    done = run(packs, tmp_path, "seen", "sources-2", methods=["fixed"], others=[])
+    assert (done.cells, Fixed.calls) == (2, 2)
+    assert {key(result)[0] for result in results(tmp_path)} == {"seen", "sources-2"}
+    first, second = (
+        {
+            result.target: replace(result, protocol="")
+            for result in results(tmp_path)
+            if mine(result)
+        }
+        for mine in (lambda r: r.protocol == "seen", lambda r: r.protocol == "sources-2")
+    )
+    assert first == second
+
+
+def test_a_later_protocol_takes_what_an_earlier_one_measured(
+    packs: list[Pack], tmp_path: Path, add_method: Callable[..., None]
+) -> None:
+    run(packs, tmp_path, methods=["select"], adapt=False, others=[])
+    seen = json.loads(next((tmp_path / "shares").glob("seen-*.json")).read_text())
+    shutil.rmtree(tmp_path / "worlds")  # nothing may be trained for it
+    done = run(packs, tmp_path, "sources-2", methods=["select"], adapt=False, others=[])
+    assert (done.cells, done.measured, done.before) == (2, 0, 2)
+    assert not (tmp_path / "worlds").exists()
+    later = json.loads(next((tmp_path / "shares").glob("sources-2-*.json")).read_text())
+    assert later == {**seen, "protocol": "sources-2"}
+
+
+def test_slow_adaptations_take_the_first_episodes(packs: list[Pack], tmp_path: Path) -> None:
+    options = {"methods": ["finetune-all"], "overrides": {"finetune-all": {"steps": 1}}}
+    run(packs, tmp_path / "few", slow_episodes=2, **options)
+    run(packs, tmp_path / "all", **options)
+    few, every = (numbers(tmp_path / name) for name in ("few", "all"))
+    assert few == {name: accuracies[:2] for name, accuracies in every.items()}
+    draws = [{r.target: r.draw for r in results(tmp_path / name)} for name in ("few", "all")]
+    assert draws[0] == draws[1]
+    assert all(result.settings["steps"] == 1 for result in results(tmp_path / "few"))
+
+
+def test_it_measures_what_evaluate_measures(packs: list[Pack], tmp_path: Path) -> None:
+    methods = ["base", "select", "average"]
+    run(packs, tmp_path, methods=methods)
+    (path,) = (tmp_path / "worlds").glob("*/pool-conv1x1/pool")
+    expected = {
+        (result.method, result.target, result.adaptation): result
+        for pack in packs
+        for result in evaluate(Pool.load(path), pack, methods, SHAPE, episodes=4, adapt=True)
+    }
+    found = results(tmp_path)
+    assert len(found) == len(expected) == 12
+    for result in found:
+        other = expected[result.method, result.target, result.adaptation]
+        assert result.fingerprint == other.fingerprint and result.draw == other.draw
+        assert result.per_episode == pytest.approx(other.per_episode, abs=0.07)  # one near tie
+
+
+def test_contributions_count_right_predictions(packs: list[Pack], tmp_path: Path) -> None:
+    done = run(packs, tmp_path, "contributions", methods=[])
+    assert (done.cells, done.failed) == (3, [])
+    files = (tmp_path / "contributions").glob("*.json")
+    found = [json.loads(file.read_text()) for file in files]
+    assert {counted["target"] for counted in found} == {"signs", "textures", "other"}
+    for counted in found:
+        assert counted["queries"] == 15
+        assert counted["methods"]["simple-avg"]["members"] == ["signs", "textures"]
+        assert counted["methods"]["average"]["members"] == ["base", "signs", "textures"]
+        for own in counted["methods"].values():
+            assert len(own["correct"]) == 40
+            assert all(0 <= count <= 15 for episode in own["correct"] for count in episode)
+    assert run(packs, tmp_path, "contributions", methods=[]).measured == 0
+
+
+def test_shares_say_which_members_were_selected(packs: list[Pack], tmp_path: Path) -> None:
+    run(packs, tmp_path, methods=["select"])
+    (shares,) = read_grid(tmp_path).shares
+    assert shares.members == ["base", "signs", "textures"]
+    assert set(shares.targets) == {"signs", "textures"}
+    for row in shares.targets.values():
+        assert sum(row) == pytest.approx(1, abs=1e-3)
+
+
+def test_the_folder_says_what_was_run(packs: list[Pack], tmp_path: Path) -> None:
+    for command in ("one", "two", "one"):
+        run(packs, tmp_path, command=command)
+    noted = read_grid(tmp_path).environment
+    assert noted["commands"] == ["one", "two"]
+    assert noted["packs"] == {pack.domain.name: pack.hash for pack in (*packs, OTHER)}
+    assert noted["code"] and noted["torch"] == torch.__version__
+
+
+def test_progress_counts_the_cells_of_the_grid(packs: list[Pack], tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    run(packs, tmp_path, report=lambda *news: told.append(news))
+    cells = [news[1:] for news in told if news[0] == BAR]
+    assert cells == [(done, 6) for done in range(7)]
+    assert "base" in {news[0] for news in told}
+
+
+# --- failures
+
+
+def test_a_target_too_small_says_so_and_the_grid_goes_on(packs: list[Pack], tmp_path: Path) -> None:
+    small = pack_of([9, 9, 9], "small")
+    done = run(packs, tmp_path, "unseen", methods=["base"], others=[small, OTHER])
+    assert (done.measured, len(done.failed)) == (6, 2)
+    assert "small: 3 classes in the part 'test', 5 ways are asked for" in done.failed[0]
+    assert str(done).count("\n") == 0 and "2 failed: base on small, 5-way 2-shot" in str(done)
+    (noted, _) = read_grid(tmp_path).failures
+    assert noted.what.startswith("base on small, 5-way 2-shot")
+    assert "5 ways are asked for" in noted.error
+
+
+def test_one_shape_too_large_does_not_stop_the_other(packs: list[Pack], tmp_path: Path) -> None:
+    done = run(packs, tmp_path, methods=["base"], shapes=(EpisodeShape(5, 4, 3), SHAPE))
+    assert (done.measured, len(done.failed)) == (4, 4)
+
+
+def test_a_target_too_small_needs_no_training(packs: list[Pack], tmp_path: Path) -> None:
+    small = pack_of([9, 9, 9], "small")
+    run(packs, tmp_path, "unseen", targets=["small"], others=[small])
+    assert not list((tmp_path).glob("worlds/*/pool-*"))
+
+
+def test_a_method_that_cannot_be_trained_fails_in_all_its_cells(
+    packs: list[Pack], tmp_path: Path, add_method: Callable[..., None]
+) -> None:
+    fits = []
+
+    def broken(world: World, _: object) -> Fitted:
+        fits.append(world)
+        raise ValueError("it is\nbroken")
+
+    add_method("broken", broken)
+    done = run(packs, tmp_path, methods=["broken", "base"])
+    assert (done.measured, len(done.failed), len(fits)) == (4, 4, 1)
+    for noted in failures(tmp_path):
+        assert noted["error"] == "ValueError: it is broken"
+        assert "in broken" in noted["traceback"] and noted["when"]
+    add_method("broken", lambda _, __: Fixed())  # mended
+    mended = run(packs, tmp_path, methods=["broken", "base"])
+    assert (mended.before, mended.measured, mended.failed) == (4, 4, [])
+    assert failures(tmp_path) == []
+
+
+def test_a_cell_out_of_memory_leaves_the_others_alone(
+    packs: list[Pack], tmp_path: Path, add_method: Callable[..., None]
+) -> None:
+    class Hungry(Fixed):
+        def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+            if adaptation == "head":
+                raise torch.OutOfMemoryError("too much")
+            return super().predict(tasks)
+
+    add_method("hungry", lambda _, __: Hungry())
+    done = run(packs, tmp_path, methods=["hungry"])
+    assert (done.measured, len(done.failed)) == (2, 2)
+    assert {noted["error"] for noted in failures(tmp_path)} == {"OutOfMemoryError: too much"}
+
+
+# --- interrupts and other processes
+
+
+def stop_at(name: str, number: int) -> Callable[[str, int, int], None]:
+    def report(named: str, done: int, total: int) -> None:
+        if named == name and done >= number:
+            raise KeyboardInterrupt
+
+    return report
+
+
+@pytest.mark.parametrize(("name", "number"), [(BAR, 3), ("base", 64), ("protonet", 1)])
+def test_an_interrupted_grid_goes_on_where_it_was(
+    packs: list[Pack], tmp_path: Path, name: str, number: int
+) -> None:
+    methods = ["base", "protonet"]
+    run(packs, tmp_path / "whole", methods=methods)
+    with pytest.raises(KeyboardInterrupt):
+        run(packs, tmp_path / "cut", methods=methods, report=stop_at(name, number))
+    assert failures(tmp_path / "cut") == []
+    done = run(packs, tmp_path / "cut", methods=methods)
+    assert done.before == (3 if name == BAR else 4 if name == "protonet" else 0)
+    assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
+
+
+def test_a_job_of_another_process_is_left_for_the_end(packs: list[Pack], tmp_path: Path) -> None:
+    run(packs, tmp_path, methods=["base"])
+    (job,) = [file.name for file in (tmp_path / "locks").glob("*-base-*.lock")]
+    (gone,) = (tmp_path / "results").rglob("*/base-*/seen-signs-*-none-*.jsonl")
+    kept = gone.read_bytes()
+    gone.unlink()
+    held, release = threading.Event(), threading.Event()
+
+    def other_process() -> None:
+        with locked(tmp_path / "locks" / job):
+            held.set()
+            release.wait(60)
+            gone.write_bytes(kept)  # it has measured what was missing
+
+    thread = threading.Thread(target=other_process)
+    thread.start()
+    held.wait(60)
+
+    def report(name: str, done: int, total: int) -> None:
+        if name == BAR and done == total - 1:  # all but the other's
+            release.set()
+
+    done = run(packs, tmp_path, report=report)
+    thread.join()
+    assert (done.before, done.measured, done.elsewhere) == (3, 2, 1)
+    assert "1 by other processes" in str(done)
+
+
+# --- bad input
+
+
+def test_bad_input_is_refused_before_any_work(packs: list[Pack], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"names": ["sen"]}, "Did you mean 'seen'"),
+        ({"methods": ["protnet"]}, "Did you mean 'protonet'"),
+        ({"targets": ["sings"]}, "no target 'sings'.*Did you mean 'signs'"),
+        ({"targets": ["other"]}, "nothing to measure in seen"),
+        ({"seeds": 0}, "at least 1"),
+        ({"episodes": 1}, "at least 2"),
+        ({"slow_episodes": 1}, "at least 2"),
+        ({"others": [pack_of([7] * 6, "signs")]}, "twice: signs"),
+        ({"others": [pack_of([7] * 6, "large", size=20)]}, "large has images of 20 pixels"),
+        ({"config": replace(SMALL, size=20), "others": []}, "signs has images of 16 pixels"),
+        ({"sources": [OTHER], "others": []}, "other cannot be a source"),
+        ({"out": tmp_path / "file"}, "is a file, a grid needs a folder"),
+        ({"out": tmp_path / "file" / "grid"}, "cannot be made"),
+    ]
+    for changes, message in bad:
+        names = changes.pop("names", [])
+        out = changes.pop("out", tmp_path / "grid")
+        with pytest.raises(PolyshotError, match=message):
+            run(packs, out, *names, **changes)
+        assert not list(tmp_path.glob("grid/worlds/*"))
+
+
+@pytest.mark.parametrize("text", ['{"method": "base"', "", "[]\n", '{"a": 1}\n'])
+def test_a_damaged_result_is_named_in_one_line(
+    packs: list[Pack], tmp_path: Path, text: str
+) -> None:
+    run(packs, tmp_path)
+    damaged = next((tmp_path / "results").rglob("*.jsonl"))
+    damaged.write_text(text)
+    with pytest.raises(PolyshotError) as refused:
+        run(packs, tmp_path)
+    message = str(refused.value)
+    assert str(damaged) in message and message.endswith("Delete this file and run again.")
+    assert "\n" not in message
+
+
+def test_results_on_other_images_of_a_target_do_not_count(
+    packs: list[Pack], tmp_path: Path
+) -> None:
+    run(packs, tmp_path, "unseen", targets=["other"], methods=["base"])
+    changed = replace(OTHER, hash="another")
+    with pytest.raises(PolyshotError, match="was measured on other images of other: delete"):
+        run(packs, tmp_path, "unseen", targets=["other"], methods=["base"], others=[changed])
+
+
+def test_a_full_memory_is_freed_between_worlds(
+    packs: list[Pack], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gc
+    import weakref
+
+    made: list[weakref.ref[World]] = []
+
+    class Watched(World):
+        def base(self) -> Any:
+            alive = [ref for ref in made if ref() not in (None, self)]
+            assert not alive, "the world before is still held"
+            made.append(weakref.ref(self))
+            return super().base()
+
+    monkeypatch.setattr(runner, "World", Watched)
+    gc.collect()
+    done = run(packs, tmp_path, "unseen", methods=["base"])
+    assert done.failed == [] and len(made) == 3

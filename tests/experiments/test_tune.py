@@ -1,0 +1,164 @@
+"""Tuning on validation classes: the best point wins, and none is tried twice."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from polyshot.data.pack import Pack
+from polyshot.data.shapes import EpisodeShape
+from polyshot.data.toy_packs import draw_packs
+from polyshot.errors import PolyshotError
+from polyshot.experiments.tune import BAR, points, tune
+from polyshot.methods.image_tasks import ImageTasks
+from polyshot.methods.method import METHODS, Fitted, Method, Settings, find_methods
+from polyshot.training.world import World
+
+from .small_worlds import SMALL, states
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def packs(tmp_path_factory: pytest.TempPathFactory) -> list[Pack]:
+    folder = tmp_path_factory.mktemp("packs")
+    return draw_packs(folder, ["signs", "textures"], size=16, per_class=6, workers=1)
+
+
+class Skilled(Fitted):
+    """Knows the answers of the first so many ways."""
+
+    def __init__(self, ways: float):
+        self.ways = int(ways)
+
+    def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+        assert adaptation == "none"
+        answers = torch.arange(tasks.way).repeat_interleave(tasks.query.shape[1] // tasks.way)
+        answers[answers >= self.ways] = 0
+        return torch.eye(tasks.way)[answers].expand(len(tasks), -1, -1)
+
+    def parameters(self) -> int:
+        return 1
+
+    def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
+        return 1
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """Registers a method whose points are known, and notes which are tried."""
+    find_methods()
+    noted: list[Settings] = []
+
+    def fit(_: World, settings: Settings) -> Fitted:
+        noted.append(settings)
+        return Skilled(settings["ways"] - settings["less"])
+
+    method = Method(
+        "skilled",
+        "paper",
+        "about",
+        fit,
+        settings={"ways": 1, "less": 0, "other": 7},
+        grid={"ways": (2, 4, 3), "less": (1, 0)},
+    )
+    monkeypatch.setitem(METHODS, "skilled", method)
+    return noted
+
+
+def noted(out: Path) -> dict[str, dict[str, object]]:
+    return dict(json.loads((out / "tuned.json").read_text()))
+
+
+def test_points_are_the_product_of_the_grid(tried: list[Settings]) -> None:
+    found = points(METHODS["skilled"])
+    assert [(point["ways"], point["less"]) for point in found] == [
+        (2, 1), (2, 0), (4, 1), (4, 0), (3, 1), (3, 0),
+    ]  # fmt: skip
+    assert all(point["other"] == 7 for point in found)
+
+
+def test_the_best_point_is_chosen_and_none_tried_twice(
+    packs: list[Pack], tmp_path: Path, tried: list[Settings]
+) -> None:
+    told: list[tuple[str, int, int]] = []
+    found = tune(
+        ["skilled"], packs, SMALL, tmp_path, report=lambda *news: told.append(news), command="it"
+    )
+    assert [point.settings for point in found if point.best] == [{"ways": 4, "less": 0, "other": 7}]
+    assert [point.validation for point in found] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.4, 0.6])
+    entry = noted(tmp_path)["tiny"]["skilled"]
+    assert isinstance(entry, dict)
+    assert entry["settings"] == {"ways": 4, "less": 0, "other": 7}
+    assert entry["validation"] == pytest.approx(0.8)
+    assert len(entry["tried"]) == len(tried) == 6
+    assert [news for news in told if news[0] == BAR] == [(BAR, number, 6) for number in range(7)]
+    before = states(tmp_path)
+    assert tune(["skilled"], packs, SMALL, tmp_path, command="it") == found
+    assert len(tried) == 6
+    assert states(tmp_path) == before
+
+
+def test_an_interrupted_tuning_goes_on(
+    packs: list[Pack], tmp_path: Path, tried: list[Settings]
+) -> None:
+    def stop(name: str, done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(["skilled"], packs, SMALL, tmp_path, report=stop)
+    tune(["skilled"], packs, SMALL, tmp_path)
+    assert tried == points(METHODS["skilled"])
+
+
+def test_other_presets_and_methods_stay_and_other_data_start_anew(
+    packs: list[Pack], tmp_path: Path, tried: list[Settings]
+) -> None:
+    tune(["skilled"], packs, SMALL, tmp_path)
+    tune(["skilled"], packs, replace(SMALL, preset="paper"), tmp_path)
+    tune(["finetune"], packs, SMALL, tmp_path)
+    assert {preset: set(each) for preset, each in noted(tmp_path).items()} == {
+        "tiny": {"skilled", "finetune"},
+        "paper": {"skilled"},
+    }
+    tune(["skilled"], packs[:1], SMALL, tmp_path)
+    assert len(tried) == 18
+
+
+def test_real_methods_are_trained_once_a_point(packs: list[Pack], tmp_path: Path) -> None:
+    found = tune(["protonet"], packs, SMALL, tmp_path)
+    assert [point.settings["learning_rate"] for point in found] == list(
+        METHODS["protonet"].grid["learning_rate"]
+    )
+    assert all(0 <= point.validation <= 1 for point in found)
+    assert sum(point.best for point in found) == 1
+    assert len(list(tmp_path.glob("worlds/*/rivals/protonet-*.safetensors"))) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("base", "nothing to tune in base"), ("protnet", "Did you mean")]
+)
+def test_what_cannot_be_tuned_is_refused(
+    packs: list[Pack], tmp_path: Path, name: str, message: str
+) -> None:
+    with pytest.raises(PolyshotError, match=message):
+        tune([name], packs, SMALL, tmp_path)
+
+
+def test_a_damaged_outcome_is_named(
+    packs: list[Pack], tmp_path: Path, tried: Callable[..., object]
+) -> None:
+    (tmp_path / "tuned.json").write_text("{")
+    with pytest.raises(PolyshotError, match=r"tuned.json cannot be read .*: delete it"):
+        tune(["skilled"], packs, SMALL, tmp_path)

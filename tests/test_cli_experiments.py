@@ -1,0 +1,259 @@
+"""The commands about experiments as users run them."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from polyshot.data.toy_packs import draw_packs
+from polyshot.evaluation.results import read_results
+from polyshot.experiments.grid_folder import read_grid
+from polyshot.methods.method import find_methods
+from polyshot.methods.rules import RULES
+
+from .experiments.small_worlds import states
+from .test_cli_pool import done, polyshot, refused
+
+SMALL = {
+    "size": 16,
+    "model.width": 4,
+    "base.steps": 6,
+    "base.batch": 16,
+    "base.validate_every": 3,
+    "base.warm_up": 2,
+    "modulator.steps": 2,
+    "modulator.episodes": 1,
+    "modulator.validate_every": 1,
+    "selector.steps": 6,
+    "selector.tasks": 8,
+    "validation_episodes": 4,
+}
+FAST = {
+    "finetune.epochs": 5,
+    "finetune-all.steps": 2,
+    "protomaml.steps": 1,
+    "protomaml.more_steps": 2,
+    "protomaml.inner_rate": 0.0001,  # what is hardly trained would diverge
+}
+"""Settings of methods."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread_and_a_wide_terminal() -> Iterator[None]:
+    from polyshot import display  # not at the top: test_cli.py sets COLUMNS before it is imported
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    display.out.width = 200  # and stays so, as test_cli.py has it
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def packs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "packs"
+    draw_packs(folder, ["glyphs", "signs", "plankton"], size=16, per_class=15, workers=1)
+    return folder
+
+
+def options(packs: Path | None, out: Path, *more: object, **settings: object) -> list[object]:
+    chosen = SMALL | {name.replace("_", ".", 1): value for name, value in settings.items()}
+    words = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
+    data = ("--data", packs, "--sources", "glyphs,signs") if packs else ()
+    return [*data, "--preset", "tiny", "--out", out, "--device", "cpu", *words, *more]
+
+
+SHORT = ("--episodes", 4, "--slow-episodes", 2)
+
+
+def fast() -> list[str]:
+    return [word for name, value in FAST.items() for word in ("--set", f"{name}={value}")]
+
+
+@pytest.fixture(scope="module")
+def grid(packs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All methods, seen and unseen, both shots, with and without further adaptation."""
+    out = tmp_path_factory.mktemp("grids") / "grid"
+    said = done("reproduce", "seen", "unseen", *options(packs, out, *SHORT, *fast()))
+    per_target = 2 * sum(len(method.adaptations) for method in find_methods())
+    assert said.startswith(f"{5 * per_target} cells: 0 were there, {5 * per_target} measured")
+    assert f"polyshot report {out}" in said
+    return out
+
+
+def test_every_cell_of_the_tables_is_there(grid: Path) -> None:
+    found = [
+        (result.protocol, result.target, result.method, result.shot, result.adaptation)
+        for result in read_grid(grid).results
+    ]
+    expected = {
+        (protocol, target, method.name, shot, adaptation)
+        for protocol, targets in (
+            ("seen", ("glyphs", "signs")),
+            ("unseen", ("glyphs", "signs", "plankton")),
+        )
+        for target in targets
+        for method in find_methods()
+        for shot in (5, 1)
+        for adaptation in method.adaptations
+    }
+    assert len(found) == len(expected) and set(found) == expected
+    for result in read_grid(grid).results:
+        assert result.seen == (result.target in result.sources) == (result.protocol == "seen")
+        assert result.parameters and result.multiply_adds and result.seconds
+        slow = result.adaptation in next(m for m in find_methods() if m.name == result.method).slow
+        assert result.episodes == (2 if slow else 4)
+    assert read_grid(grid).failures == []
+
+
+def test_every_method_answers_the_same_episodes(grid: Path) -> None:
+    draws: dict[tuple[str, int], set[str]] = {}
+    for result in read_grid(grid).results:
+        draws.setdefault((result.target, result.shot), set()).add(result.draw)
+    assert all(len(own) == 1 for own in draws.values())
+
+
+def test_the_same_command_does_nothing_twice(grid: Path, packs: Path) -> None:
+    before = states(grid)
+    said = done("reproduce", "seen", "unseen", *options(packs, grid, *SHORT, *fast()))
+    assert "0 measured" in said
+    assert states(grid) == before
+
+
+def test_the_command_is_noted_as_it_was_given(grid: Path, packs: Path) -> None:
+    (command,) = read_grid(grid).environment["commands"]
+    assert command.startswith(f"polyshot reproduce seen unseen --data {packs} --preset tiny")
+    assert "--episodes 4" in command and "--set base.steps=6" in command
+    assert "--shots" not in command and "--no-adapt" not in command
+
+
+def test_a_report_can_be_made_of_it(grid: Path, tmp_path: Path) -> None:
+    assert "Look at" in done("report", grid, "--out", tmp_path / "report")
+
+
+def test_methods_are_listed_with_their_papers() -> None:
+    said = done("methods")
+    for method in find_methods():
+        assert f" {method.name} " in said
+    for rule in RULES:
+        assert f" {rule} " in said
+    assert "Snell et al., 2017" in said
+
+
+def test_parameters_need_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = done("reproduce", "parameters")
+    assert "11,176,512" in said and "66,696" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_data_embedded_domains_are_drawn(tmp_path: Path) -> None:
+    command = ("reproduce", "unseen", "--methods", "base", "--targets", "plankton", "--no-adapt")
+    words = options(None, tmp_path / "grid", "--episodes", 2, "--shots", 1)
+    assert done(*command, *words).startswith("1 cells: 0 were there, 1 measured")
+    (result,) = read_grid(tmp_path / "grid").results
+    assert result.sources == ["glyphs", "textures", "signs", "flowers"]
+    assert (result.target, result.seen, result.shot) == ("plankton", False, 1)
+
+
+def test_failed_cells_give_exit_code_1_and_are_tried_again(packs: Path, tmp_path: Path) -> None:
+    words = options(packs, tmp_path, "--methods", "base", "--no-adapt", *SHORT, "--shots", "9,1")
+    outcome = polyshot("reproduce", "seen", *words)
+    assert outcome.code == 1
+    assert "4 cells: 0 were there, 2 measured" in outcome.out
+    assert re.search(r"2 failed: base on glyphs, 5-way 9-shot .* 9 \+ 10 images", outcome.out)
+    assert len(outcome.out.splitlines()) == 1
+    assert str(tmp_path / "failures") in outcome.err
+    outcome = polyshot("reproduce", "seen", *words)
+    assert outcome.code == 1 and "2 were there, 0 measured" in outcome.out
+
+
+def test_tuning_prints_what_it_tried(packs: Path, tmp_path: Path) -> None:
+    said = done("tune", "finetune", *options(packs, tmp_path / "grid"))
+    assert said.count("learning_rate") == 3 and said.count("chosen") == 1
+    assert f"wrote {tmp_path / 'grid' / 'tuned.json'}" in said
+    entry = json.loads((tmp_path / "grid" / "tuned.json").read_text())["tiny"]["finetune"]
+    assert len(entry["tried"]) == 3
+    assert "leave theirs out" in refused(
+        "tune", "finetune", *options(packs, tmp_path / "grid"), "--set", "finetune.epochs=1"
+    )
+
+
+def test_bad_input_is_one_line(packs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "grid"
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    bad: list[tuple[list[object], str]] = [
+        (["reproduce", "sene", *options(packs, out)], "Did you mean 'seen'"),
+        (["reproduce", "seen", *options(packs, out), "--methods", "feet"], "Did you mean 'feat'"),
+        (["reproduce", "seen", *options(packs, out), "--targets", "birds"], "no target 'birds'"),
+        (["reproduce", "seen", *options(packs, out), "--sources", "birds"], "no domain 'birds'"),
+        (["reproduce", "seen", *options(packs, out), "--seeds", 0], "at least 1"),
+        (["reproduce", "seen", *options(packs, out), "--episodes", 1], "at least 2"),
+        (["reproduce", "seen", *options(packs, out), "--shots", "five"], "numbers of shots"),
+        (["reproduce", "seen", *options(packs, out), "--preset", "huge"], "no preset 'huge'"),
+        (["reproduce", "sources-4", *options(packs, out)], "there are 2"),
+        (["reproduce", "seen", *options(packs, out), "--set", "protonet.x=1"], "no setting"),
+        (["reproduce", "seen", *options(packs, out), "--set", "base.x=1"], "no field 'x'"),
+        (["reproduce", "seen", *options(packs, tmp_path / "file")], "is a file"),
+        (["reproduce", "seen", *options(tmp_path / "empty", out)], "no packs"),
+        (["reproduce", "seen", *options(tmp_path / "none", out)], "no folder"),
+        (["tune", "base", *options(packs, out)], "nothing to tune"),
+        (["tune", "bse", *options(packs, out)], "no method 'bse'"),
+    ]
+    for command, message in bad:
+        assert message in refused(*command), command
+    assert not (out / "worlds").exists()
+
+
+def test_two_processes_share_a_folder(packs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "grid"
+    words = options(packs, out, "--methods", "base,finetune,protonet", "--no-adapt", *SHORT)
+    command = [sys.executable, "-m", "polyshot", "reproduce", "seen", *map(str, words)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    started = [
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        for _ in range(2)
+    ]
+    measured = 0
+    for process in started:
+        said, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        assert said.startswith("12 cells")
+        found = re.search(r"(\d+) measured", said)
+        assert found is not None
+        measured += int(found[1])
+    assert measured == 12  # each cell by one of the two
+    files = list((out / "results").rglob("*.jsonl"))
+    assert len(files) == 12 and all(len(read_results(file)) == 1 for file in files)
+    assert not (out / "failures").exists()
+
+
+def test_bars_of_finished_trainings_go_and_the_grids_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from rich.console import Console
+
+    from polyshot import display
+
+    shown = io.StringIO()
+    monkeypatch.setattr(display, "err", Console(file=shown, width=100))
+    with display.progress("images", whole="cells") as report:
+        report("cells", 3, 9)
+        report("base", 5, 10)
+        report("base", 10, 10)  # full
+        report("protonet", 2, 10)  # fails here
+        report("cells", 4, 9)
+        report("feat", 1, 10)
+    said = shown.getvalue()
+    assert re.search(r"cells\s.*4/9", said) and re.search(r"feat\s.*1/10", said)
+    assert "base" not in said and "protonet" not in said
