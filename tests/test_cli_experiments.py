@@ -159,7 +159,7 @@ def test_without_data_embedded_domains_are_drawn(tmp_path: Path) -> None:
     words = options(None, tmp_path / "grid", "--episodes", 2, "--shots", 1)
     assert done(*command, *words).startswith("1 cells: 0 were there, 1 measured")
     (result,) = read_grid(tmp_path / "grid").results
-    assert result.sources == ["glyphs", "textures", "signs", "flowers"]
+    assert result.sources == ["glyphs", "textures", "signs"]
     assert (result.target, result.seen, result.shot) == ("plankton", False, 1)
 
 

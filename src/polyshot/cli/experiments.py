@@ -85,7 +85,7 @@ def reproduce(
     slow_episodes: Annotated[
         int | None,
         typer.Option(
-            help="Episodes where whole networks are learned on support sets; 10 with tiny, else "
+            help="Episodes where whole networks are learned on support sets; 5 with tiny, else "
             "as many as of the others.",
             show_default=False,
         ),

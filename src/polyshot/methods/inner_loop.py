@@ -20,6 +20,11 @@ CLIP = 5.0
 """Largest norm of a task's gradient: an episode must not run away."""
 
 
+def bf16_on_gpu(images: Tensor) -> torch.autocast:
+    """Compute in bf16 where there is a GPU."""
+    return torch.autocast("cuda", torch.bfloat16, enabled=images.is_cuda)
+
+
 @dataclass(frozen=True, eq=False)
 class TaskNetworks:
     """Networks of E tasks with linear heads."""
@@ -35,7 +40,7 @@ class TaskNetworks:
 
     def logits(self, base: ResNet, images: Tensor) -> Tensor:
         """Classify normalised images [E, B, 3, side, side] of each task: [E, B, W]."""
-        with torch.autocast("cuda", torch.bfloat16, enabled=images.is_cuda):
+        with bf16_on_gpu(images):
             embeddings = embed_tasks(base, self.kernels, images)
         embeddings = F.normalize(embeddings, dim=-1) if self.unit else embeddings
         return embeddings @ self.weight.mT + self.bias.unsqueeze(1)
@@ -75,8 +80,7 @@ def learn_networks(
         names = list(task_kernels(base, 1))
         kernels = dict(zip(names, leaves, strict=False))
         networks = TaskNetworks(kernels, leaves[-2], leaves[-1], unit)
-        made = torch.optim.SGD if optimiser == "sgd" else torch.optim.Adam
-        optimise = made(leaves, lr=rate, foreach=True)
+        adam = torch.optim.Adam(leaves, lr=rate, foreach=True) if optimiser == "adam" else None
         for _ in range(steps):
             logits = networks.logits(base, support)
             # The sum of the tasks' losses: the gradient of each task is that of its own.
@@ -85,11 +89,13 @@ def learn_networks(
                 / images
             )
             gradients = torch.autograd.grad(loss, leaves)
-            if optimiser == "sgd":  # Adam does not mind the size of a gradient
-                gradients = _clipped(gradients)
-            for leaf, gradient in zip(leaves, gradients, strict=True):
-                leaf.grad = gradient
-            optimise.step()
+            if adam is None:
+                with torch.no_grad():
+                    torch._foreach_add_(leaves, _clipped(gradients), alpha=-rate)
+            else:  # it does not mind the size of a gradient
+                for leaf, gradient in zip(leaves, gradients, strict=True):
+                    leaf.grad = gradient
+                adam.step()
     return TaskNetworks(
         {name: kernel.detach() for name, kernel in kernels.items()},
         networks.weight.detach(),

@@ -8,7 +8,7 @@ another. Logits are divided by the root of the embedding's length, as protonet's
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,7 +16,12 @@ from torch import Tensor
 
 from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.image_tasks import ImageTasks
-from polyshot.methods.inner_loop import TaskNetworks, learn_networks, tasks_at_once
+from polyshot.methods.inner_loop import (
+    TaskNetworks,
+    bf16_on_gpu,
+    learn_networks,
+    tasks_at_once,
+)
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.protonet import episodic_plan, trainable
 from polyshot.models.heads import prototypes
@@ -27,8 +32,8 @@ from polyshot.training.episodic import EpisodeBatch, Learner
 if TYPE_CHECKING:
     from polyshot.training.world import World
 
-VALIDATED = 100
-"""Validation episodes of each source that it looks at: each costs a hundred passes."""
+VALIDATED, LOOKS = 5, 2
+"""It looks at every fifth of the validation episodes, twice: each costs hundreds of passes."""
 
 
 class ProtoMamlLearner(Learner):
@@ -55,7 +60,7 @@ class ProtoMamlLearner(Learner):
     def head(self, images: Tensor, way: int) -> tuple[Tensor, Tensor]:
         """Make the prototypes' classifier from support images: weight [E, W, d], bias [E, W]."""
         flat = images.flatten(0, 1).contiguous(memory_format=torch.channels_last)
-        with torch.autocast("cuda", torch.bfloat16, enabled=images.is_cuda):
+        with bf16_on_gpu(images):
             embeddings = self.base(flat)
         grouped = embeddings.float().view(len(images), way, -1, embeddings.shape[-1])
         centres = prototypes(grouped)  # [E, W, d]
@@ -75,8 +80,8 @@ class ProtoMamlLearner(Learner):
         return torch.cat(parts)
 
     def probabilities(self, tasks: ImageTasks) -> Tensor:
-        """Classify the first episodes after as many steps as in training."""
-        return self.adapted(tasks.part(slice(0, VALIDATED)), self.steps)
+        """Classify some episodes after as many steps as in training."""
+        return self.adapted(tasks.part(slice(0, None, VALIDATED)), self.steps)
 
 
 def _moved(start: Tensor, value: Tensor) -> Tensor:
@@ -112,10 +117,11 @@ class ProtoMaml(Fitted):
 
 def _fit(world: "World", settings: Settings) -> ProtoMaml:
     steps, rate = int(settings["steps"]), settings["inner_rate"]
+    plan = episodic_plan(world, settings)
     learner, _ = world.learned(
         f"protomaml-{steps}x{rate:g}",
         lambda: ProtoMamlLearner(trainable(world.base()), steps, rate),
-        episodic_plan(world, settings),
+        replace(plan, validate_every=max(1, plan.steps // LOOKS)),
     )
     assert isinstance(learner, ProtoMamlLearner)
     return ProtoMaml(learner, steps, int(settings["more_steps"]))
