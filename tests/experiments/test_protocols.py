@@ -74,7 +74,7 @@ def test_the_shapes_are_the_papers() -> None:
 
 
 def test_episodes_by_preset() -> None:
-    assert default_episodes("tiny") == (200, 10)
+    assert default_episodes("tiny") == (100, 5)
     assert default_episodes("strong") == (600, None)
 
 

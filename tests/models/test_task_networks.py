@@ -43,22 +43,32 @@ def one_by_one(base: ResNet, kernels: dict[str, Tensor], images: Tensor) -> Tens
     height=st.integers(5, 33),
     across=st.integers(5, 33),
     seed=st.integers(0, 99),
+    patches=st.booleans(),
 )
 def test_tasks_side_by_side_are_each_task_alone(
-    stem: Stem, width: int, tasks: int, batch: int, height: int, across: int, seed: int
+    stem: Stem,
+    width: int,
+    tasks: int,
+    batch: int,
+    height: int,
+    across: int,
+    seed: int,
+    patches: bool,
 ) -> None:
     base = random_base(ResNetConfig(width=width, stem=stem), seed)
     draw = torch.Generator().manual_seed(seed)
     images = torch.randn(tasks, batch, 3, height, across, generator=draw)
     kernels = random_kernels(base, tasks, seed)
     with torch.no_grad():
-        found = embed_tasks(base, kernels, images)
+        found = embed_tasks(base, kernels, images, patches)
         assert_near(found, one_by_one(base, kernels, images))
 
 
 @settings(deadline=None, max_examples=15)
-@given(stem=stems, side=st.integers(6, 24), seed=st.integers(0, 99))
-def test_gradients_are_those_of_each_task_alone(stem: Stem, side: int, seed: int) -> None:
+@given(stem=stems, side=st.integers(6, 24), seed=st.integers(0, 99), patches=st.booleans())
+def test_gradients_are_those_of_each_task_alone(
+    stem: Stem, side: int, seed: int, patches: bool
+) -> None:
     base = random_base(ResNetConfig(width=3, stem=stem), seed).double()
     draw = torch.Generator().manual_seed(seed)
     images = torch.randn(2, 3, 3, side, side, generator=draw, dtype=torch.float64)
@@ -67,7 +77,9 @@ def test_gradients_are_those_of_each_task_alone(stem: Stem, side: int, seed: int
     affine = [parameter for parameter in base.parameters() if parameter.ndim == 1]
     leaves = [images.requires_grad_(), *kernels.values(), *affine]
     expected = torch.autograd.grad((one_by_one(base, kernels, images) * weights).sum(), leaves)
-    found = torch.autograd.grad((embed_tasks(base, kernels, images) * weights).sum(), leaves)
+    found = torch.autograd.grad(
+        (embed_tasks(base, kernels, images, patches) * weights).sum(), leaves
+    )
     for one, other in zip(found, expected, strict=True):
         assert_near(one, other, 1e-8)
 

@@ -155,7 +155,7 @@ def part_sources(packs: Sequence[Pack], names: Sequence[str]) -> tuple[list[Pack
 
 def default_episodes(preset: str) -> tuple[int, int | None]:
     """Return how many episodes a cell has, and how many where whole networks are learned."""
-    return (200, 5) if preset == "tiny" else (600, None)  # `tiny` is for two cores
+    return (100, 5) if preset == "tiny" else (600, None)  # `tiny` is for two cores
 
 
 def shapes_of(shots: Sequence[str]) -> list[EpisodeShape]:
