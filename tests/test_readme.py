@@ -21,7 +21,15 @@ QUICK = (
     " --set modulator.validate_every=1 --set selector.steps=10 --set selector.tasks=10"
     " --set validation_episodes=5"
 )
-SHORTER = {"polyshot demo": QUICK + " --episodes 5", "polyshot train": QUICK}
+SHORTEST = (
+    " --episodes 2 --slow-episodes 2 --shots 5 --sources glyphs,signs --targets glyphs"
+    " --set finetune.epochs=2 --set finetune-all.steps=1 --set protomaml.more_steps=1"
+)
+SHORTER = {
+    "polyshot demo": QUICK + " --episodes 5",
+    "polyshot train": QUICK,
+    "polyshot reproduce": QUICK + SHORTEST,
+}
 
 
 def blocks(language: str) -> list[str]:

@@ -77,10 +77,19 @@ def archive(root: Path, kind: str, wrapped: bool) -> Path:
     return path
 
 
+@pytest.fixture
+def own_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for temporary files that no other process uses."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz", "tar.bz2", "tar.xz"])
 def test_archives_give_the_same_pack_as_the_folder(
-    image_folder: MakeFolder, tmp_path: Path, kind: str, wrapped: bool
+    image_folder: MakeFolder, own_temporary: Path, tmp_path: Path, kind: str, wrapped: bool
 ) -> None:
     root = image_folder()
     (root / "README.md").write_text("not an image, and not in a class folder")
@@ -90,7 +99,7 @@ def test_archives_give_the_same_pack_as_the_folder(
     pack = bring(archive(root, kind, wrapped), tmp_path / "archive")
     assert pack.hash == expected.hash
     assert pack.domain.name == "photos"
-    assert not list(Path(tempfile.gettempdir()).glob("polyshot-*"))
+    assert not list(own_temporary.iterdir())
 
 
 def test_train_val_and_test_folders_are_pooled(image_folder: MakeFolder, tmp_path: Path) -> None:
@@ -474,11 +483,11 @@ def test_a_class_of_bad_images_alone_is_dropped_when_skipping(
 
 
 @pytest.mark.parametrize("name", ["a.zip", "a.tar", "a.tar.gz"])
-def test_broken_archives(tmp_path: Path, name: str) -> None:
+def test_broken_archives(tmp_path: Path, own_temporary: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(b"\x1f\x8b but no archive at all" * 50)
     assert "cannot be read as a" in refusal(path, tmp_path / "packs")
-    assert not list(Path(tempfile.gettempdir()).glob("polyshot-*"))
+    assert not list(own_temporary.iterdir())
 
 
 @contextmanager
