@@ -8,6 +8,7 @@ from polyshot.models.heads import Metric
 from polyshot.models.modulators import Kind
 from polyshot.models.resnet import ResNetConfig
 from polyshot.models.selector import Selector, task_embedding
+from polyshot.models.urt import MemberAttention
 from polyshot.pool import Pool
 
 from .models.reference import random_base, random_modulator
@@ -32,6 +33,10 @@ def random_pool(
     chooser = Selector(SMALL.dim, 4, hidden=16)
     typical = task_embedding(random_tasks(7, episodes=50).support[0])
     chooser.standardise(torch.nn.functional.normalize(typical, dim=-1))  # now it is undecided
+    attention = MemberAttention(SMALL.dim, hidden=8)
+    with torch.no_grad():  # far from treating all members alike
+        for layer in (attention.ask, attention.key):
+            layer.weight.mul_(8)
     return Pool(
         config=SMALL,
         size=SIZE,
@@ -45,6 +50,7 @@ def random_pool(
         scales=[10.0, 8.0, 12.0, 10.0] if metric == "cosine" else [0.2, 0.1, 0.3, 0.2],
         adaptation=adaptation or AdaptationConfig(steps=15),
         about={"measured": {"one": 0.5}, "note": "Übung"},
+        urt=attention,
     )
 
 

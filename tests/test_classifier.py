@@ -5,6 +5,7 @@ import csv
 import io
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from polyshot.config import AdaptationConfig
 from polyshot.errors import PolyshotError
 from polyshot.estimate import wilson
 from polyshot.methods.readout import predict
-from polyshot.methods.tasks import Tasks
+from polyshot.methods.tasks import IndexedTasks
 from polyshot.models.heads import Metric
 from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet, ResNetConfig
@@ -30,7 +31,7 @@ from tests.models.reference import random_modulator
 
 SIZE = 16
 CONFIG = ResNetConfig(width=8, stem="small/2")
-RULES = ["select", "average", "base", "member:cars"]
+RULES = ["auto", "select", "average", "sum", "blend", "base", "member:cars"]
 COLOURS = {"red": (220, 40, 40), "green": (30, 180, 60), "blue": (30, 60, 210)}
 
 
@@ -51,7 +52,7 @@ def make_pool(metric: Metric = "cosine", choice: int = 1, start: str = "prototyp
         name: random_modulator(CONFIG, "channel", i) for i, name in ((1, "birds"), (2, "cars"))
     }
     scales = [10.0, 11.0, 12.0] if metric == "cosine" else [0.1, 0.11, 0.12]
-    adaptation = AdaptationConfig(start=start, steps=20)  # type: ignore[arg-type]
+    adaptation = AdaptationConfig(start=start, steps=20, updates=3)  # type: ignore[arg-type]
     strengths = {"birds": 0.5, "cars": 0.75}
     return Pool(
         CONFIG,
@@ -64,7 +65,7 @@ def make_pool(metric: Metric = "cosine", choice: int = 1, start: str = "prototyp
         selector,
         True,
         scales,
-        adaptation,
+        adaptation=adaptation,
     )
 
 
@@ -120,14 +121,16 @@ def test_agrees_with_the_batched_methods(metric: Metric, start: str) -> None:
         [np.asarray(i.resize((SIZE, SIZE))).transpose(2, 0, 1) for i in images + queries]
     )
     table = pool.embed(pixels)  # [3, 12, d]
-    support = torch.full((3, 1, 3, 3, CONFIG.dim), torch.nan)
-    mask = torch.zeros(1, 3, 3, dtype=torch.bool)
-    for way, ids in enumerate([[4, 5], [3], [0, 1, 2]]):  # blue, green, red
-        support[:, 0, way, : len(ids)] = table[:, ids]
-        mask[0, way, : len(ids)] = True
-    tasks = Tasks(support, table[:, None, 6:], mask)
+    support = torch.tensor([[[4, 5, -1], [3, -1, -1], [0, 1, 2]]])  # blue, green, red
+    tasks = IndexedTasks(
+        dict(enumerate(table)),
+        support,
+        torch.arange(6, 12)[None],
+        support >= 0,
+        lambda places: torch.from_numpy(pixels)[places],
+    )
     for rule in RULES:
-        for adaptation in ("none", "head"):
+        for adaptation in ("none", "head", "pa", "tsa"):
             classifier = FewShotClassifier(pool, rule, adaptation).fit(pixels[:6], labels)
             expected = predict(pool, tasks, rule, adaptation)[0]
             np.testing.assert_allclose(classifier.predict_proba(pixels[6:]), expected, atol=2e-5)
@@ -244,8 +247,9 @@ def test_estimate_is_what_leaving_out_gives(rule: str, adaptation: str) -> None:
     images[0], images[4] = images[4], images[0]  # a red one under green, a green one under red
     estimate = POOL.classifier(rule, adaptation).fit(images, labels).estimate()
     right: dict[str, list[bool]] = {"green": [], "red": []}
-    for i in range(7):  # the only blue one cannot be left out
-        rest = [j for j in range(8) if j != i]
+    turns = [i - labels.index(label) for i, label in enumerate(labels)]
+    for i in range(7):  # the only blue one cannot be left out, of the others one of each class is
+        rest = [j for j in range(8) if turns[j] != turns[i] or j == 7]
         classifier = POOL.classifier(rule, adaptation)
         classifier.fit([images[j] for j in rest], [labels[j] for j in rest])
         right[labels[i]].append(classifier.predict(images[i]).item() == labels[i])
@@ -259,17 +263,64 @@ def test_estimate_is_what_leaving_out_gives(rule: str, adaptation: str) -> None:
     assert estimate.of == ("head" if adaptation == "head" else "prototypes")
 
 
+@pytest.mark.parametrize("adaptation", ["pa", "tsa"])
+@pytest.mark.parametrize("rule", ["auto", "select", "blend", "base"])
+def test_learning_on_the_examples(rule: str, adaptation: str) -> None:
+    images, labels = examples(4, 2, 3)
+    classifier = POOL.classifier(rule, adaptation).fit(images, labels)
+    assert classifier.adapted_ and not classifier.diverged_
+    plain = POOL.classifier(rule).fit(images, labels)
+    assert not plain.adapted_
+    queries, wanted = examples(3, 3, 3, first=50)
+    assert classifier.predict(queries).tolist() == wanted
+    assert np.abs(classifier.predict_proba(queries) - plain.predict_proba(queries)).max() > 1e-4
+    assert classifier.explain() == plain.explain()
+    estimate = classifier.estimate()
+    assert estimate == plain.estimate() and estimate.of == "prototypes"
+    again = pickle.loads(pickle.dumps(classifier))
+    np.testing.assert_array_equal(again.predict_proba(images), classifier.predict_proba(images))
+
+
+@pytest.mark.parametrize("adaptation", ["pa", "tsa"])
+@pytest.mark.parametrize("rule", ["auto", "blend"])
+def test_nothing_is_learned_from_one_image_a_class(rule: str, adaptation: str) -> None:
+    images, labels = examples(1, 1, 1)
+    classifier = POOL.classifier(rule, adaptation).fit(images, labels)
+    assert not classifier.adapted_ and not classifier.diverged_
+    plain = POOL.classifier(rule).fit(images, labels)
+    np.testing.assert_array_equal(classifier.predict_proba(images), plain.predict_proba(images))
+
+
+def test_learning_that_runs_away_is_left_out() -> None:
+    config = replace(POOL.adaptation, rates=(1e38,))
+    wild = replace(POOL, adaptation=config)
+    images, labels = examples(3, 3, 3)
+    classifier = wild.classifier("auto", "tsa").fit(images, labels)
+    assert classifier.diverged_ and not classifier.adapted_
+    plain = POOL.classifier("auto").fit(images, labels)
+    np.testing.assert_array_equal(classifier.predict_proba(images), plain.predict_proba(images))
+
+
+def test_a_network_of_the_tasks_own_costs_one_pass(passes: list[int]) -> None:
+    images, labels = examples(3, 2, 2)
+    for rule, adaptation in (("blend", "none"), ("blend", "head"), ("auto", "tsa")):
+        classifier = POOL.classifier(rule, adaptation).fit(images, labels)
+        passes.clear()
+        classifier.predict(images[:3])
+        assert passes == [3]
+
+
+def test_auto_is_what_a_user_gets() -> None:
+    assert POOL.classifier().rule == FewShotClassifier(POOL).rule == "auto"
+
+
 def test_heads_are_left_out_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     images, labels = examples(4, 3, 2)
     classifier = POOL.classifier("base", "head").fit(images, labels)
-    whole = classifier._left_out(
-        0, classifier._support.support_of(0), classifier._support.mask[0].nonzero(), True
-    )
-    monkeypatch.setattr("polyshot.classifier.CHUNK", 2 * 3 * 4 * CONFIG.dim)  # two tasks at once
-    parts = classifier._left_out(
-        0, classifier._support.support_of(0), classifier._support.mask[0].nonzero(), True
-    )
-    torch.testing.assert_close(parts, whole)
+    places = classifier._task.mask[0].nonzero()
+    whole = classifier._task.left_out(places, heads=True)
+    monkeypatch.setattr("polyshot.single_task.CHUNK", 2 * 3 * 4 * CONFIG.dim)  # two tasks at once
+    torch.testing.assert_close(classifier._task.left_out(places, heads=True), whole)
     monkeypatch.setattr("polyshot.classifier.LARGEST_WORK", 10)
     cheap = classifier.estimate()
     assert cheap.of == "prototypes"

@@ -15,7 +15,7 @@ import torch
 from polyshot.data.toy_packs import draw_packs
 from polyshot.evaluation.results import read_results
 from polyshot.experiments.grid_folder import read_grid
-from polyshot.methods.method import find_methods
+from polyshot.methods.method import Method, find_methods
 from polyshot.methods.rules import RULES
 
 from .experiments.small_worlds import states
@@ -77,12 +77,16 @@ def fast() -> list[str]:
     return [word for name, value in FAST.items() for word in ("--set", f"{name}={value}")]
 
 
+def of_paper() -> list[Method]:
+    return [method for method in find_methods() if not method.beyond]
+
+
 @pytest.fixture(scope="module")
 def grid(packs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All methods, seen and unseen, both shots, with and without further adaptation."""
+    """The paper's methods, seen and unseen, both shots, with and without further adaptation."""
     out = tmp_path_factory.mktemp("grids") / "grid"
     said = done("reproduce", "seen", "unseen", *options(packs, out, *SHORT, *fast()))
-    per_target = 2 * sum(len(method.adaptations) for method in find_methods())
+    per_target = 2 * sum(len(method.adaptations_of_paper()) for method in of_paper())
     assert said.startswith(f"{5 * per_target} cells: 0 were there, {5 * per_target} measured")
     assert f"polyshot report {out}" in said
     return out
@@ -100,9 +104,9 @@ def test_every_cell_of_the_tables_is_there(grid: Path) -> None:
             ("unseen", ("glyphs", "signs", "plankton")),
         )
         for target in targets
-        for method in find_methods()
+        for method in of_paper()
         for shot in (5, 1)
-        for adaptation in method.adaptations
+        for adaptation in method.adaptations_of_paper()
     }
     assert len(found) == len(expected) and set(found) == expected
     for result in read_grid(grid).results:
@@ -111,6 +115,14 @@ def test_every_cell_of_the_tables_is_there(grid: Path) -> None:
         slow = result.adaptation in next(m for m in find_methods() if m.name == result.method).slow
         assert result.episodes == (2 if slow else 4)
     assert read_grid(grid).failures == []
+
+
+def test_beyond_the_paper_is_run_where_it_is_asked_for(packs: Path, tmp_path: Path) -> None:
+    few = ("--episodes", 2, "--slow-episodes", 2, "--shots", 5, "--targets", "glyphs")
+    words = options(packs, tmp_path, *few, *fast(), "--methods", "base,auto", "--beyond")
+    assert done("reproduce", "seen", *words).startswith("8 cells: 0 were there, 8 measured")
+    found = {(result.method, result.adaptation) for result in read_grid(tmp_path).results}
+    assert found == {(m, a) for m in ("base", "auto") for a in ("none", "head", "pa", "tsa")}
 
 
 def test_every_method_answers_the_same_episodes(grid: Path) -> None:

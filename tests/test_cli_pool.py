@@ -133,7 +133,9 @@ def states(folder: Path) -> dict[Path, tuple[int, bytes]]:
 # --- help
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "classify", "info", "demo"])
+@pytest.mark.parametrize(
+    "command", ["train", "evaluate", "classify", "example", "info", "card", "demo"]
+)
 def test_every_command_has_help(command: str) -> None:
     assert "Usage" in done(command, "--help")
 
@@ -157,7 +159,7 @@ def test_steps_one_by_one_give_the_same_pool(packs: Path, pool: Path, tmp_path: 
         assert f"{members} member" in said
         if step == "modulators":
             assert "no selector" in refused(
-                "evaluate", out / "pool", packs, *SHORT, "--methods", "select"
+                "evaluate", packs, "--pool", out / "pool", *SHORT, "--methods", "select"
             )
             assert "(selector)" not in done("info", out / "pool")
     assert Pool.load(out / "pool").hash == Pool.load(pool).hash
@@ -252,11 +254,11 @@ def test_wrong_weights_to_start_from(packs: Path, tmp_path: Path) -> None:
 
 def test_evaluate_shows_and_appends(pool: Path, packs: Path, tmp_path: Path) -> None:
     file = tmp_path / "new" / "results.jsonl"
-    said = done("evaluate", pool, packs, *SHORT, "--adapt", "--out", file)
+    said = done("evaluate", packs, "--pool", pool, *SHORT, "--adapt", "head", "--out", file)
     for word in ("glyphs", "plankton", "signs", "average, seen", "select + head", "unseen"):
         assert word in said
     assert "average, unseen" not in said  # there is one alone
-    assert f"wrote 18 results to {file}" in said
+    assert f"wrote 24 results to {file}" in said
     for line in file.read_text().splitlines():
         assert set(json.loads(line)) == {field.name for field in fields(Result)}
     results = read_results(file)
@@ -267,20 +269,21 @@ def test_evaluate_shows_and_appends(pool: Path, packs: Path, tmp_path: Path) -> 
         assert len(r.per_episode) == 4 and r.mean == pytest.approx(np.mean(r.per_episode))
         assert f"{100 * r.mean:.1f} ±{100 * r.half_width:.1f}" in said
     again = done(
-        "evaluate", pool, packs, *SHORT, "--targets", "signs,signs", "--methods", "average",
-        "--out", file,
+        "evaluate", packs, "--pool", pool, *SHORT, "--targets", "signs,signs",
+        "--methods", "average", "--out", file,
     )  # fmt: skip
     assert "wrote 2 results" in again and "plankton" not in again
     found = read_results(file)
-    assert found[:18] == results
-    assert [r.method for r in found[18:]] == ["base", "average"]
-    assert found[19] in results  # on the same episodes, with the same answer
+    assert found[:24] == results
+    assert [r.method for r in found[24:]] == ["base", "average"]
+    assert found[25] in results  # on the same episodes, with the same answer
 
 
 def test_the_cache_spares_the_second_evaluation_the_embedding(
     pool: Path, packs: Path, tmp_path: Path
 ) -> None:
-    command = ("evaluate", pool, packs, *SHORT, "--targets", "plankton", "--cache", tmp_path / "c")
+    options = ("--targets", "plankton", "--cache", tmp_path / "c")
+    command = ("evaluate", packs, "--pool", pool, *SHORT, *options)
     first = polyshot(*command)
     assert first.code == 0 and "embed plankton" in first.err
     before = states(tmp_path / "c")
@@ -292,7 +295,7 @@ def test_the_cache_spares_the_second_evaluation_the_embedding(
 
 def test_confusions_are_drawn(pool: Path, packs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "new" / "pictures"
-    done("evaluate", pool, packs, *SHORT, "--targets", "signs", "--confusion", folder)
+    done("evaluate", packs, "--pool", pool, *SHORT, "--targets", "signs", "--confusion", folder)
     assert [file.name for file in folder.iterdir()] == ["signs.png"]
     with Image.open(folder / "signs.png") as image:
         assert min(image.size) > 400 and len(image.convert("L").getcolors(256) or ()) > 10
@@ -320,7 +323,7 @@ def test_evaluations_that_cannot_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert said in refused("evaluate", pool, packs, *SHORT, *changed)
+    assert said in refused("evaluate", packs, "--pool", pool, *SHORT, *changed)
 
 
 def test_small_classes_can_be_left_out(
@@ -328,14 +331,14 @@ def test_small_classes_can_be_left_out(
 ) -> None:
     root = image_folder(a=7, b=8, c=9, d=6)
     done("data", "import", root, "--out", tmp_path / "packs", "--size", 24)
-    command = ("evaluate", pool, tmp_path / "packs", *SHORT, "--part", "all", "--way", 3)
+    command = ("evaluate", tmp_path / "packs", "--pool", pool, *SHORT, "--part", "all", "--way", 3)
     assert "pass --drop-small" in refused(*command)
     assert "photos" in done(*command, "--drop-small")
 
 
 def test_packs_of_another_size_are_refused(pool: Path, tmp_path: Path) -> None:
     draw_packs(tmp_path, ["signs"], size=16, per_class=7, workers=1)
-    said = refused("evaluate", pool, tmp_path, *SHORT)
+    said = refused("evaluate", tmp_path, "--pool", pool, *SHORT)
     assert "signs has images of 16 pixels" in said and "--size 24" in said
 
 
@@ -344,7 +347,7 @@ def test_a_folder_that_is_no_pool(command: str, packs: Path, tmp_path: Path) -> 
     picture(1).save(tmp_path / "a.png")
     for folder in (packs, tmp_path / "none", tmp_path / "a.png"):
         arguments: dict[str, list[object]] = {
-            "evaluate": [folder, packs],
+            "evaluate": [packs, "--pool", folder],
             "info": [folder],
             "classify": ["--pool", folder, "--support", packs, "--query", tmp_path / "a.png"],
         }
@@ -404,7 +407,8 @@ def classify(pool: Path, support: Path, *queries: Path) -> list[object]:
 
 
 def test_classify_tells_what_to_expect_then_the_labels(pool: Path, wild: Path) -> None:
-    lines = done(*classify(pool, wild / "examples", wild / "new", wild / "flat" / "a.png"))
+    queries = (wild / "new", wild / "flat" / "a.png")
+    lines = done(*classify(pool, wild / "examples", *queries), "--rule", "average")
     first, *others = lines.splitlines()
     assert re.fullmatch(
         r"Expected accuracy: \d+% \(\d+% to \d+%\), from leaving out each of 4 examples in turn "
@@ -565,12 +569,12 @@ def test_ctrl_c_in_a_training_which_then_goes_on(packs: Path, tmp_path: Path) ->
 
 def test_ctrl_c_in_an_evaluation(pool: Path, packs: Path, tmp_path: Path) -> None:
     cache, file = tmp_path / "cache", tmp_path / "results.jsonl"
-    options = ("--episodes", 50_000, "--adapt", "--cache", cache, "--out", file)
-    child = Child("evaluate", pool, packs, *options)
+    options = ("--episodes", 50_000, "--adapt", "head", "--cache", cache, "--out", file)
+    child = Child("evaluate", packs, "--pool", pool, *options)
     child.wait_until(lambda: list(cache.glob("*.npy")))
     child.press_ctrl_c()
     assert file.read_text() == ""  # no half of a result
-    done("evaluate", pool, packs, *SHORT, "--cache", cache)
+    done("evaluate", packs, "--pool", pool, *SHORT, "--cache", cache)
 
 
 def test_ctrl_c_in_a_classification(pool: Path, wild: Path, tmp_path: Path) -> None:

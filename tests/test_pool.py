@@ -94,19 +94,20 @@ def test_a_pool_of_the_base_alone_round_trips(tmp_path: Path) -> None:
     assert again.selector is None and again.hash == pool.hash
 
 
-def test_half_precision_halves_the_files_and_hardly_changes_embeddings(tmp_path: Path) -> None:
+def test_less_precision_makes_files_smaller_and_hardly_changes_embeddings(tmp_path: Path) -> None:
     pool, images = random_pool(), pictures()
     pool.save(tmp_path / "whole")
-    pool.save(tmp_path / "half", half=True)
-    whole, half = (
-        sum(f.stat().st_size for f in (tmp_path / name).rglob("*.safetensors"))
-        for name in ("whole", "half")
-    )
-    assert half < 0.75 * whole
-    again = Pool.load(tmp_path / "half")
-    assert next(again.base.parameters()).dtype == torch.float32
-    assert_near(again.embed(images), pool.embed(images), 0.02)
-    assert again.hash != pool.hash
+    for precision, share, error in (("half", 0.75, 0.02), ("eight", 0.6, 0.05)):
+        pool.save(tmp_path / precision, precision)
+        whole, small = (
+            sum(f.stat().st_size for f in (tmp_path / name).rglob("*.safetensors"))
+            for name in ("whole", precision)
+        )
+        assert small < share * whole
+        again = Pool.load(tmp_path / precision)
+        assert next(again.base.parameters()).dtype == torch.float32
+        assert_near(again.embed(images), pool.embed(images), error)
+        assert again.hash != pool.hash and again.members == pool.members
 
 
 def test_hashes_follow_weights_and_settings() -> None:
@@ -190,7 +191,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no description": (lambda p: (p / "pool.json").unlink(), "is no pool"),
     "damaged json": (lambda p: (p / "pool.json").write_text("{"), "damaged pool.json"),
     "json of something else": (lambda p: (p / "pool.json").write_text("[1]"), "damaged pool.json"),
-    "newer format": (lambda p: edit(p, format=2), "format 2, this Polyshot reads up to 1"),
+    "newer format": (lambda p: edit(p, format=3), "format 3, this Polyshot reads up to 2"),
     "strange format": (lambda p: edit(p, format="x"), "upgrade"),
     "missing base": (lambda p: (p / "base.safetensors").unlink(), "lacks its file base"),
     "missing modulator": (lambda p: (p / modulator_file("two")).unlink(), "lacks its file mod"),

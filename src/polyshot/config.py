@@ -80,6 +80,9 @@ class ModulatorConfig:
     """Updates between two looks at the validation classes; the best state is kept."""
     strengths: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
     """Candidates for the factor lambda on the trained modulator; 0 is the base itself."""
+    members: int = 1
+    """Modulators of each source, one for each cluster of its training classes; 0 looks how many
+    clusters there are."""
 
     @property
     def rate(self) -> float:
@@ -115,7 +118,11 @@ class SelectorConfig:
 
 @dataclass(frozen=True)
 class AdaptationConfig:
-    """Further adaptation: a linear head on frozen embeddings, learned on the support set."""
+    """Further adaptation, learned on the support set.
+
+    The first four are those of `head`, a linear head on frozen embeddings; the others those of
+    `pa`, a linear map of them, and `tsa`, a modulator of the task's own with such a map.
+    """
 
     start: Literal["prototypes", "random"] = "prototypes"
     """`random` is the recipe of *A Closer Look at Few-shot Classification*; `prototypes` starts at
@@ -126,6 +133,14 @@ class AdaptationConfig:
     """Adam's from prototypes, SGD's from a random start."""
     pull: float = 1e-3
     """Weight of the squared distance from the start (weight decay of a random start)."""
+    updates: int = 40
+    """Updates of `pa` and `tsa`."""
+    rates: tuple[float, ...] = (0.05,)
+    """Adadelta's learning rates of a modulator; of a map twice as much. Every task takes the first,
+    unless its own halves do clearly better with another, or without learning."""
+    tsa_start: Literal["rule", "base", "selected"] = "rule"
+    """Where `tsa` starts: from the modulators blended by the rule's weights (with `base` that is
+    alpha_0, with `select` the selected one), from alpha_0, or from the heaviest member."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +165,8 @@ class Config:
     """Shape of validation episodes, and of the selector's tasks."""
     validation_episodes: int = 300
     """Validation episodes of each source; choices are made on them."""
+    joint: bool = False
+    """Whether base and modulators are trained together, instead of one after the other."""
 
     def __post_init__(self) -> None:
         base, modulator, selector = self.base, self.modulator, self.selector
@@ -163,17 +180,26 @@ class Config:
             "base.warm_up": (base.warm_up, 0),
             "modulator.steps": (modulator.steps, 0),
             "modulator.episodes": (modulator.episodes, 1),
+            "modulator.members": (modulator.members, 0),
             "selector.steps": (selector.steps, 0),
             "selector.tasks": (selector.tasks, 1),
             "selector.batch": (selector.batch, 1),
             "selector.hidden": (selector.hidden, 1),
             "adaptation.steps": (self.adaptation.steps, 0),
+            "adaptation.updates": (self.adaptation.updates, 0),
         }
         for name, (value, lowest) in least.items():
             if value < lowest:
                 raise PolyshotError(f"{name}={value} is too small: {lowest} is the least.")
         if not modulator.strengths:
             raise PolyshotError("modulator.strengths is empty: name at least one factor, as [1.0].")
+        if not self.adaptation.rates:
+            raise PolyshotError("adaptation.rates is empty: name at least one rate, as [0.05].")
+        if self.joint and modulator.members != 1:
+            raise PolyshotError(
+                "Clusters need a trained base, joint training has none: take joint or "
+                "modulator.members."
+            )
 
 
 PRESETS: dict[str, Config] = {

@@ -1,5 +1,8 @@
 """Which device to compute on."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from polyshot.errors import PolyshotError
@@ -18,3 +21,18 @@ def best_device(wanted: str | None = None) -> torch.device:
     if device.type != "cpu" and not (device.type == "cuda" and (device.index or 0) < count):
         raise PolyshotError(f"There is no device '{wanted}' that PyTorch can use here: try cpu.")
     return device
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one CPU thread: many small operations wait for a second one longer than they gain.
+
+    Where other programs keep the cores busy, each wait takes milliseconds: leaving out 25 examples
+    with nine members took 64 s on two threads and 0.6 s on one.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

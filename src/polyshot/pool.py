@@ -1,7 +1,8 @@
 """The pool: base, modulators and selector, ready to embed images; on disk a folder without pickle.
 
 ``pool.json`` describes it and holds the sha256 of every other file: ``base.safetensors`` (keyed as
-torchvision's ResNet-18), ``modulators/<domain>.safetensors`` and ``selector.safetensors``.
+torchvision's ResNet-18), ``modulators/<domain>.safetensors``, ``selector.safetensors`` and
+``task_statistics.safetensors``, what the selector needs when the pool grows.
 """
 
 import copy
@@ -24,10 +25,15 @@ from polyshot.models.modulators import Kind, Modulator, fold
 from polyshot.models.normalise import MEAN, STD
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.selector import Selector
+from polyshot.models.urt import MemberAttention
 from polyshot.pool_files import check_domains, read_pool, state_hash, write_pool
+from polyshot.precision import Precision
+from polyshot.shipping.default import default_pool
+from polyshot.task_statistics import SourceTasks, check_statistics
 
 if TYPE_CHECKING:
     from polyshot.classifier import FewShotClassifier
+    from polyshot.data.pack import Pack
 
 Report = Callable[[str, int, int], None]
 """Told of progress: what is being done, how much of it is done, how much there is."""
@@ -56,10 +62,14 @@ class Pool:
     """Whether the selector's input, the mean embedding, is scaled to unit norm first."""
     scales: list[float] = field(default_factory=list)
     """One a member: logits are scale * (cosine or -squared distance); 1 where none is given."""
+    statistics: dict[str, SourceTasks] = field(default_factory=dict)
+    """By source, what is kept of the selector's tasks; without it the selector cannot grow."""
     adaptation: AdaptationConfig = field(default_factory=AdaptationConfig)
     """What `adaptation="head"` does."""
     about: dict[str, Any] = field(default_factory=dict)
     """How it was trained, and its measured accuracy; plain data."""
+    urt: MemberAttention | None = None
+    """What the rule `urt` asks; it serves any number of members."""
 
     def __post_init__(self) -> None:
         self.strengths = {name: self.strengths.get(name, 1.0) for name in self.modulators}
@@ -67,11 +77,20 @@ class Pool:
         self._check()
         for module in self._modules():
             module.eval().requires_grad_(False)
+        # One layout in memory, wherever it came from: answers are then the same to the bit.
+        self.base.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     @property
     def members(self) -> tuple[str, ...]:
         """Names of the members: ``base`` and the domains of the modulators."""
         return ("base", *self.modulators)
+
+    def members_of(self, domain: str) -> list[str]:
+        """List the members of a domain: the one of its name, or those of its clusters."""
+        if domain in self.modulators:
+            return [domain]
+        clusters = (name for name in self.modulators if name.startswith(f"{domain}/"))
+        return [name for name in clusters if name.removeprefix(f"{domain}/").isdigit()]
 
     @property
     def device(self) -> torch.device:
@@ -84,7 +103,8 @@ class Pool:
         selector = "" if self.selector is None else state_hash(self.selector)
         settings = (self.metric, self.size, self.scales, self.unit_input, asdict(self.adaptation))
         names = self.members[1:]
-        return digest(repr(settings), selector, *names, *self.member_hashes())
+        attention = [] if self.urt is None else [state_hash(self.urt)]
+        return digest(repr(settings), selector, *names, *self.member_hashes(), *attention)
 
     def member_hashes(self) -> list[str]:
         """Hash what each member's embeddings depend on; members of strength 0 are the base."""
@@ -173,18 +193,58 @@ class Pool:
             )
         return self.selector
 
-    def classifier(self, rule: str = "select", adaptation: str = "none") -> "FewShotClassifier":
+    def check_urt(self) -> MemberAttention:
+        """Return what weighs members for `urt`, or refuse in words."""
+        if self.urt is None:
+            raise PolyshotError(
+                "This pool has no attention over its members, which 'urt' asks: take 'auto', or "
+                "train it (polyshot train --step selector)."
+            )
+        return self.urt
+
+    def classifier(self, rule: str = "auto", adaptation: str = "none") -> "FewShotClassifier":
         """Make a classifier for images of one's own: `fit(images, labels)`, then `predict`."""
         from polyshot.classifier import FewShotClassifier  # noqa: PLC0415 (it imports the pool)
 
         return FewShotClassifier(self, rule=rule, adaptation=adaptation)
 
-    def save(self, path: Path | str, half: bool = False) -> None:
+    def add_domain(
+        self,
+        pack: "Pack",
+        options: Sequence[str] = (),
+        work: Path | None = None,
+        selector: bool = True,
+        report: Report | None = None,
+    ) -> "Pool":
+        """Return a pool with one more member, trained on a new domain; this one stays as it is.
+
+        Everything but the new modulator is frozen; the selector is trained anew on what the pool
+        keeps of its old tasks (`selector=False` goes without one). `options` override the pool's
+        config: ``["modulator.steps=500"]``. An interrupted training goes on in the folder `work`.
+        """
+        from polyshot.training.growth import add_domain  # noqa: PLC0415 (it imports the pool)
+
+        return add_domain(self, pack, options, work, selector, report)
+
+    def remove(self, domain: str) -> "Pool":
+        """Return a pool without the members of a domain; this one stays as it is."""
+        from polyshot.pool_edit import remove  # noqa: PLC0415 (it imports the pool)
+
+        return remove(self, domain)
+
+    def save(self, path: Path | str, precision: Precision = "full") -> None:
         """Write the pool as a folder, in one rename; replaces a pool, refuses anything else.
 
-        `half` stores matrices and kernels in half precision: half the size, no longer bit-exact.
+        `precision` of the networks' kernels: ``full`` loads to the bit; ``half`` (16 bits) and
+        ``eight`` are a half and a quarter of its size, rounded, and leave out the weights of
+        modulators of strength 0.
         """
-        write_pool(self, Path(path), half)
+        write_pool(self, Path(path), precision)
+
+    @classmethod
+    def default(cls, device: torch.device | str = "cpu") -> "Pool":
+        """Load the pool that ships with Polyshot (or the one that ``POLYSHOT_POOL`` names)."""
+        return cls.load(default_pool(), device)
 
     @classmethod
     def load(cls, path: Path | str, device: torch.device | str = "cpu") -> "Pool":
@@ -192,7 +252,8 @@ class Pool:
         return cls(**read_pool(Path(path))).to(device)
 
     def _modules(self) -> list[nn.Module]:
-        parts: list[nn.Module | None] = [self.base, *self.modulators.values(), self.selector]
+        parts: list[nn.Module | None] = [self.base, *self.modulators.values()]
+        parts += [self.selector, self.urt]
         return [part for part in parts if part is not None]
 
     def _check(self) -> None:
@@ -214,6 +275,7 @@ class Pool:
                 f"{some(alien) or 'The base'}: not {self.kind} of {self.config}, as the pool is."
             )
         check_domains(list(self.modulators))
+        check_statistics(self.statistics, self.config.dim, count)
 
     def _check_images(self, images: Images) -> None:
         shape = tuple(images.shape)

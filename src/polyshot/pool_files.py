@@ -22,24 +22,36 @@ from polyshot.models.modulators import Modulator
 from polyshot.models.normalise import MEAN, STD
 from polyshot.models.resnet import ResNet, load_base
 from polyshot.models.selector import Selector
+from polyshot.models.urt import MemberAttention
+from polyshot.precision import Precision, check_precision, from_stored, to_stored
+from polyshot.task_statistics import from_tensors, to_tensors
 
 if TYPE_CHECKING:
     from polyshot.pool import Pool
 
-FORMAT = 1
-"""Version of the layout. A reader refuses a newer one and knows how to read every older one."""
+FORMAT = 2
+"""Version of the layout. A reader refuses a newer one and knows how to read every older one.
+
+2: weights may be 8-bit, a modulator of strength 0 may have no file, and there may be statistics of
+the selector's tasks.
+"""
 
 LONGEST_NAME = 200
 """Letters of a file name, escapes included; most file systems end at 255 bytes."""
 
+STATISTICS_FILE = "task_statistics.safetensors"
+
 Tensors = Mapping[str, Tensor]
 
 
-def write_pool(pool: "Pool", path: Path, half: bool) -> None:
+def write_pool(pool: "Pool", path: Path, precision: Precision) -> None:
     """Write a pool as a folder; replaces a pool and nothing else."""
-    files = {"base.safetensors": pool.base.state_dict()}
+    check_precision(precision)
+    files = {"base.safetensors": to_stored(pool.base.state_dict(), precision)}
     for name, modulator in pool.modulators.items():
-        files[modulator_file(name)] = modulator.state_dict()
+        # At strength 0 the member is the base: what is made small goes without its weights.
+        if precision == "full" or pool.strengths[name]:
+            files[modulator_file(name)] = to_stored(modulator.state_dict(), precision)
     selector = None
     if pool.selector is not None:
         files["selector.safetensors"] = pool.selector.state_dict()
@@ -49,20 +61,30 @@ def write_pool(pool: "Pool", path: Path, half: bool) -> None:
             "outputs": pool.selector.output.out_features,
             "unit_input": pool.unit_input,
         }
+    urt = None
+    if pool.urt is not None:
+        files["urt.safetensors"] = pool.urt.state_dict()
+        heads, outputs = pool.urt.heads, pool.urt.ask.out_features
+        urt = {"inputs": pool.urt.ask.in_features, "heads": heads, "hidden": outputs // heads}
+    if pool.statistics:
+        files[STATISTICS_FILE] = to_tensors(pool.statistics)
     description = {
         "architecture": {"name": "resnet18", **asdict(pool.config)},
         "size": pool.size,
         "normalisation": {"mean": list(MEAN), "std": list(STD)},
         "metric": pool.metric,
         "kind": pool.kind,
+        "precision": precision,
         "domains": list(pool.modulators),
         "strengths": list(pool.strengths.values()),
         "scales": pool.scales,
         "selector": selector,
+        "task_statistics": list(pool.statistics),
+        "urt": urt,
         "adaptation": asdict(pool.adaptation),
         "about": pool.about,
     }
-    _write_folder(path, description, files, half)
+    _write_folder(path, description, files)
 
 
 def read_pool(path: Path) -> dict[str, Any]:
@@ -95,13 +117,22 @@ def _arguments(
     base, kind = ResNet(settings.model), settings.modulator.kind
     load_base(base, files("base.safetensors"))
     modulators = {name: Modulator(settings.model, kind) for name in about["domains"]}
+    strengths = dict(zip(modulators, map(float, about["strengths"]), strict=True))
     for name, modulator in modulators.items():
+        if not strengths[name] and modulator_file(name) not in about["files"]:
+            continue  # it stays the identity
         load_state(modulator, files(modulator_file(name)), f"The modulator '{name}' of {path}")
     selector, unit_input = None, True
     if shape := about["selector"]:
         selector = Selector(shape["inputs"], shape["outputs"], shape["hidden"])
         unit_input = shape["unit_input"]
         load_state(selector, files("selector.safetensors"), f"The selector of {path}")
+    urt = None
+    if shape := about.get("urt"):  # not in older pools
+        urt = MemberAttention(shape["inputs"], shape["heads"], shape["hidden"])
+        load_state(urt, files("urt.safetensors"), f"The attention of {path}")
+    remembered = about.get("task_statistics")  # not in pools of format 1
+    statistics = from_tensors(remembered, files(STATISTICS_FILE)) if remembered else {}
     return {
         "config": settings.model,
         "size": settings.size,
@@ -109,12 +140,14 @@ def _arguments(
         "metric": settings.metric,
         "base": base,
         "modulators": modulators,
-        "strengths": dict(zip(modulators, map(float, about["strengths"]), strict=True)),
+        "strengths": strengths,
         "selector": selector,
         "unit_input": unit_input,
+        "statistics": statistics,
         "scales": [float(scale) for scale in about["scales"]],
         "adaptation": settings.adaptation,
         "about": dict(about["about"]),
+        "urt": urt,
     }
 
 
@@ -140,19 +173,21 @@ def check_domains(domains: Sequence[str]) -> None:
             )
 
 
-def _write_folder(
-    path: Path, description: Mapping[str, Any], files: Mapping[str, Tensors], half: bool
-) -> None:
-    """Write everything under a temporary name, then rename; replaces a pool and nothing else."""
-    clean_up(path)
+def check_destination(path: Path) -> None:
+    """Refuse to write a pool over anything but a pool or an empty folder."""
     if path.exists() and not (path / "pool.json").is_file() and not _is_empty_folder(path):
         raise PolyshotError(f"{path} exists and is no pool: it is not overwritten.")
+
+
+def _write_folder(path: Path, description: Mapping[str, Any], files: Mapping[str, Tensors]) -> None:
+    """Write everything under a temporary name, then rename; replaces a pool and nothing else."""
+    clean_up(path)
+    check_destination(path)
     partial = temporary_name(path)
     try:
         (partial / "modulators").mkdir(parents=True)
         for name, tensors in files.items():
-            stored = {key: _stored(tensor, half) for key, tensor in tensors.items()}
-            save_file(stored, partial / name, metadata={"format": "pt"})
+            save_file(to_stored(tensors, "full"), partial / name, metadata={"format": "pt"})
         about = {
             "format": FORMAT,
             "polyshot": __version__,
@@ -185,7 +220,7 @@ def _read_folder(path: Path) -> tuple[dict[str, Any], Callable[[str], dict[str, 
                 "Copy the pool again."
             )
         try:
-            return load_file(file)
+            return from_stored(load_file(file))
         except SafetensorError as error:
             raise PolyshotError(f"{file} is no safetensors file: {error}.") from None
 
@@ -212,12 +247,6 @@ def state_hash(module: nn.Module) -> str:
             array = tensor.cpu().contiguous().numpy()
             parts += [f"{name} {array.dtype} {array.shape}", array.tobytes()]
     return digest(*parts)
-
-
-def _stored(tensor: Tensor, half: bool) -> Tensor:
-    """Bring a tensor into the form on disk; vectors stay whole, being few, and variances small."""
-    tensor = tensor.detach().cpu().contiguous()
-    return tensor.half() if half and tensor.ndim > 1 and tensor.is_floating_point() else tensor
 
 
 def _sha256(file: Path) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from polyshot.embedding import embed_batches, fused
 from polyshot.errors import PolyshotError, some
+from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet
 from polyshot.pool import Pool
 
@@ -76,6 +77,17 @@ class Support:
     def query_of(self, member: int, rows: Tensor | None = None) -> Tensor:
         """Return no queries, [1, 0, d]: a rule weighs members by the support set alone."""
         return self.support_of(member, rows)[:, 0, :0]
+
+    def support_images(self, rows: Tensor) -> Tensor:
+        """Return the normalised images, [1, W, S, 3, size, size], on the pool's device."""
+        images = torch.from_numpy(self.images)[self.positions]
+        way, places = self.positions.shape[1:]
+        pixels = normalise(images.flatten(0, 2).to(self.members.pool.device))
+        return pixels.view(1, way, places, *pixels.shape[1:])[rows.to(pixels.device)]
+
+    def query_images(self, rows: Tensor) -> Tensor:
+        """Return no queries, [1, 0, 3, size, size]."""
+        return self.support_images(rows)[:, 0, :0]
 
 
 def check_labels(labels: Sequence[Label] | None, images: int) -> tuple[NDArray[Any], Tensor]:

@@ -92,6 +92,26 @@ def test_chunks_of_any_size_give_the_same(pack: Pack, monkeypatch: pytest.Monkey
     assert evaluate(*arguments, part="all", adapt=True) == whole
 
 
+def test_every_adaptation_can_be_asked_for(pack: Pack) -> None:
+    pool = random_pool(adaptation=AdaptationConfig(steps=3, updates=2))
+    arguments = (pool, pack, ("auto", "blend"), SHAPE, 4)
+    results = evaluate(*arguments, part="all", adapt=["head", "tsa", "pa", "none"])
+    names = [(r.adaptation, r.method) for r in results]
+    expected = [(a, m) for a in ("none", "head", "tsa", "pa") for m in ("auto", "blend")]
+    assert names == expected
+    assert not any(r.note for r in results)
+    assert [r.method for r in evaluate(pool, pack, shape=SHAPE, episodes=2, part="all")] == ["auto"]
+    with pytest.raises(PolyshotError, match="Did you mean 'tsa'"):
+        evaluate(*arguments, part="all", adapt=["tsaa"])
+
+
+def test_episodes_on_which_learning_diverged_are_counted(pack: Pack) -> None:
+    pool = random_pool(adaptation=AdaptationConfig(updates=3, rates=(1e38,)))
+    plain, learned = evaluate(pool, pack, ["base"], SHAPE, 5, part="all", adapt=["tsa"])
+    assert learned.note == "no adaptation on 5 episodes, where it diverged"
+    assert learned.per_episode == plain.per_episode and plain.note == ""
+
+
 @pytest.mark.parametrize("start", ["prototypes", "random"])
 def test_a_separable_problem_is_solved(start: str) -> None:
     """Classes whose embeddings lie apart are told apart by every rule and head."""
@@ -111,7 +131,7 @@ def test_a_separable_problem_is_solved(start: str) -> None:
         drawn = EpisodeSampler(domain, shape)(0, 40)
         task = Prepared(drawn, dict.fromkeys(range(4), table), torch.arange(80))
         answers = predictions(pool, task, [rule(name, pool)], adaptation)
-        predicted = torch.cat([ways[0] for _, ways in answers])
+        predicted = torch.cat([ways[0] for _, ways, _ in answers])
         return float((predicted == torch.arange(5).repeat_interleave(4)).double().mean())
 
     for name in ("select", "average", "base", "member:one"):

@@ -38,18 +38,19 @@ def fit(name: str, world: World, **settings: float) -> object:
 def test_the_order_of_the_tables_does_not_depend_on_who_was_imported_first() -> None:
     names = [method.name for method in find_methods()]
     assert names[:6] == ["base", "finetune", "finetune-all", "protonet", "simple-avg", "feat"]
-    assert names[-4:] == ["select", "average", "select-channel", "average-channel"]
+    pool_rules = ["select", "average", "select-channel", "average-channel"]
+    assert names[-11:] == [*pool_rules, "soft", "loo", "sum", "sur", "urt", "blend", "auto"]
 
 
 def test_the_base_is_read_out_by_prototypes_at_its_best_scale(
     world: World, packs: list[Pack]
 ) -> None:
     fitted, tasks = fit("base", world), tasks_of(packs[0], SHAPE)
-    assert isinstance(fitted, Prototypes)
-    assert fitted.network is world.base()
-    assert fitted.scale == world.scale(world.base())
+    assert isinstance(fitted, PoolWithRule)
+    assert fitted.networks == [world.base()]
+    assert fitted.pool.scales == [world.scale(world.base())]
     support, query = tasks.embedded(world.base())
-    expected = opinion(support, query, None, "cosine", fitted.scale, None).mT
+    expected = opinion(support, query, None, "cosine", fitted.pool.scales[0], None).mT
     assert torch.equal(fitted.predict(tasks), expected)
 
 
@@ -175,3 +176,16 @@ def test_costs_of_the_pool(world: World) -> None:
     assert select.parameters() == average.parameters() + extra
     assert average.passes(SHAPE) == 3 * 4 * 5
     assert select.passes(SHAPE) == 4 * 5 + 4 * 2
+    blend, auto, base = (fit(name, world) for name in ("blend", "auto", "base"))
+    assert isinstance(blend, PoolWithRule) and isinstance(auto, PoolWithRule)
+    assert isinstance(base, PoolWithRule)
+    assert blend.passes(SHAPE) == select.passes(SHAPE)
+    assert auto.passes(SHAPE, "pa") == auto.passes(SHAPE) == average.passes(SHAPE)
+    learning = 40 * (7 / 3) * 4 * 2 + 4 * 3  # and the queries once more
+    assert base.passes(SHAPE, "tsa") == pytest.approx(4 * 5 + learning)
+    assert auto.passes(SHAPE, "tsa") == pytest.approx(auto.passes(SHAPE) + learning)
+    rates = replace(base.pool.adaptation, rates=(0.05, 0.5))  # both on halves, then one on all
+    choosing = replace(base, pool=replace(base.pool, adaptation=rates))
+    assert choosing.passes(SHAPE, "tsa") == pytest.approx(4 * 5 + 3 * learning - 2 * 4 * 3)
+    one = EpisodeShape(4, 1, 3)
+    assert base.passes(one, "tsa") == base.passes(one)

@@ -239,7 +239,8 @@ def test_the_run_folder_says_what_was_done(packs: list[Pack], config: Config, wh
     assert environment["torch"] == torch.__version__
     assert [pack["hash"] for pack in environment["packs"]] == [pack.hash for pack in packs]
     about = Pool.load(whole / "pool").about
-    assert set(about["steps"]) == {"base", "modulator:signs", "modulator:textures", "selector"}
+    steps = {"base", "modulator:signs", "modulator:textures", "selector", "urt"}
+    assert set(about["steps"]) == steps
 
 
 def test_training_learns(tmp_path: Path, config: Config) -> None:

@@ -10,7 +10,11 @@ import typer
 
 from polyshot import __version__
 from polyshot.cli import experiments, pool
+from polyshot.cli.card import card
+from polyshot.cli.classify import classify, example
 from polyshot.cli.data import data
+from polyshot.cli.evaluate import evaluate
+from polyshot.cli.pools import pools
 from polyshot.cli.report import report
 from polyshot.errors import PolyshotError
 
@@ -21,8 +25,9 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(data, name="data")
+app.add_typer(pools, name="pool")
 for command in (
-    *(pool.demo, pool.train, pool.evaluate, pool.classify, pool.info),
+    *(example, classify, evaluate, pool.demo, pool.train, pool.info, card),
     *(experiments.methods, experiments.tune, experiments.reproduce, report),
 ):
     app.command()(command)

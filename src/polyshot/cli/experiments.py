@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyshot.cli.pool import Device
+from polyshot.cli.options import Device
 from polyshot.errors import PolyshotError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def reproduce(
     seeds: Annotated[int, typer.Option(help="Trainings of everything, seeds 0, 1, ...")] = 1,
     episodes: Annotated[
         int | None,
-        typer.Option(help="Episodes of each cell; 200 with tiny, else 600.", show_default=False),
+        typer.Option(help="Episodes of each cell; 100 with tiny, else 600.", show_default=False),
     ] = None,
     slow_episodes: Annotated[
         int | None,
@@ -93,6 +93,12 @@ def reproduce(
     shots: Annotated[str, typer.Option(help="Support images of each class.")] = "5,1",
     no_adapt: Annotated[
         bool, typer.Option("--no-adapt", help="Leave further adaptation out.")
+    ] = False,
+    beyond: Annotated[
+        bool,
+        typer.Option(
+            "--beyond", help="Also methods and adaptations that the paper does not have: auto, tsa."
+        ),
     ] = False,
     settings: Options = None,
     device: Device = None,
@@ -139,6 +145,7 @@ def reproduce(
             slow_episodes=slow if slow_episodes is None else slow_episodes,
             shapes=shapes_of(_names(shots)),
             adapt=not no_adapt,
+            beyond=beyond,
             overrides=overrides,
             device=where,
             report=report,

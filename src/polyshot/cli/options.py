@@ -15,3 +15,15 @@ ShareGroups = Annotated[
 DropSmall = Annotated[
     bool, typer.Option("--drop-small", help="Leave out classes that are too small.")
 ]
+Device = Annotated[
+    str | None, typer.Option(help="cpu or cuda; the GPU where there is one.", show_default=False)
+]
+PoolName = Annotated[
+    str,
+    typer.Option("--pool", help="A pool: a folder made by 'train', or the one that ships."),
+]
+
+
+def names_in(text: str) -> list[str]:
+    """Take ``a, b,c`` apart."""
+    return [name.strip() for name in text.split(",") if name.strip()]

@@ -1,7 +1,7 @@
 """Evaluation: every method on the same episodes of a target, from embeddings made once."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from polyshot.errors import PolyshotError
 from polyshot.evaluation.embed import EmbeddingCache, embed_pack
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.stats import interval
-from polyshot.methods.readout import check_adaptation, predict_many
+from polyshot.methods.readout import check_adaptation, predict_tasks
 from polyshot.methods.rules import Rule, rule
 from polyshot.methods.tasks import IndexedTasks
 from polyshot.pool import Pool, Report
@@ -39,6 +39,8 @@ class Prepared:
     """float32 [n, d] by member, on the pool's device."""
     positions: Tensor
     """int64 [images of the pack]: where an image's embedding is."""
+    take: Callable[[Tensor], Tensor] | None = None
+    """Places of embeddings int64 [k] -> uint8 images [k, 3, side, side], on the pool's device."""
 
     def chunks(self, factor: int = 1) -> Iterator[tuple[slice, IndexedTasks]]:
         """Cut the episodes into batches of tasks that gather `factor * CHUNK` floats a member."""
@@ -50,7 +52,7 @@ class Prepared:
         step = episodes_at_once(images, dim, device, factor)
         for start in range(0, len(self.episodes), step):
             part = slice(start, start + step)
-            yield part, IndexedTasks(self.embeddings, support[part], query[part])
+            yield part, IndexedTasks(self.embeddings, support[part], query[part], take=self.take)
 
 
 def episodes_at_once(images: int, dim: int, device: torch.device, factor: int = 1) -> int:
@@ -100,12 +102,12 @@ def describe(
 def evaluate(
     pool: Pool,
     pack: Pack,
-    methods: Sequence[str],
+    methods: Sequence[str] = ("auto",),
     shape: EpisodeShape | None = None,
     episodes: int = 600,
     seed: int = 0,
     part: str = "test",
-    adapt: bool = False,
+    adapt: bool | Sequence[str] = False,
     group_disjoint: bool = True,
     cache: EmbeddingCache | None = None,
     seen: bool | None = None,
@@ -117,12 +119,12 @@ def evaluate(
     Args:
         pool: what classifies.
         pack: the target.
-        methods: names of rules.
+        methods: names of rules, or ``member:<domain>``.
         shape: of the episodes; 5-way 5-shot with 10 queries by default.
         episodes: how many.
         seed: another seed, other episodes.
         part: of the target's class split.
-        adapt: measure each method with a learned head too.
+        adapt: also with these adaptations (``head``, ``pa``, ``tsa``); True is a learned head.
         group_disjoint: keep support and query from sharing a group, where the target has groups.
         cache: where embeddings are kept.
         seen: whether the target was a source; only written down.
@@ -130,12 +132,14 @@ def evaluate(
         drop_small: leave out classes too small for the shape, instead of refusing.
 
     Returns:
-        One result a method, then one a method with its head.
+        One result a method, then one a method with each adaptation. Episodes on which learning
+        diverged count as without adaptation; the result's note says how many they were.
 
     """
     if episodes < 2:
         raise PolyshotError(f"{episodes} episodes give no interval: ask for at least 2.")
     rules = [rule(name, pool) for name in methods]
+    adaptations = _adaptations(adapt)
     shape = shape or EpisodeShape()
     sampler = EpisodeSampler(
         pack.domain,
@@ -149,18 +153,39 @@ def evaluate(
     fingerprint, pool_hash = task.episodes.fingerprint(), pool.hash
     labels = torch.arange(shape.way).repeat_interleave(shape.queries)
     results = []
-    for adaptation in ("none", "head") if adapt else ("none",):
-        correct = [
-            predicted == labels for _, predicted in predictions(pool, task, rules, adaptation)
+    for adaptation in adaptations:
+        answers = [
+            (predicted == labels, diverged)
+            for _, predicted, diverged in predictions(pool, task, rules, adaptation)
         ]
-        accuracies = torch.cat(correct, 1).double().mean(-1)  # [R, E]
-        for name, accuracy in zip(methods, accuracies.tolist(), strict=True):
-            results.append(
-                describe(
-                    sampler, pack.hash, name, adaptation, accuracy, fingerprint, pool_hash, seen
-                )
+        correct, failed = (torch.cat(parts, 1) for parts in zip(*answers, strict=True))
+        accuracies = correct.double().mean(-1)  # [R, E]
+        for i, name in enumerate(methods):
+            result = describe(
+                sampler,
+                pack.hash,
+                name,
+                adaptation,
+                accuracies[i].tolist(),
+                fingerprint,
+                pool_hash,
+                seen,
             )
+            results.append(replace(result, note=divergence_note(int(failed[i].sum()))))
     return results
+
+
+def divergence_note(count: int) -> str:
+    """Say on how many episodes an adaptation diverged; nothing if on none."""
+    return f"no adaptation on {count} episodes, where it diverged" if count else ""
+
+
+def _adaptations(adapt: bool | Sequence[str]) -> list[str]:
+    """List what is measured, without adaptation first; refuses names that are none."""
+    wanted = (["head"] if adapt else []) if isinstance(adapt, bool) else list(adapt)
+    for name in wanted:
+        check_adaptation(name)
+    return list(dict.fromkeys(["none", *wanted]))
 
 
 def prepare(
@@ -185,18 +210,27 @@ def prepare(
     positions = torch.full((len(pack.domain.labels),), -1)
     positions[torch.from_numpy(ids)] = torch.arange(len(ids))
     there = embeddings.to(pool.device)
-    return Prepared(drawn, dict(zip(members, there, strict=True)), positions.to(pool.device))
+
+    def take(places: Tensor) -> Tensor:
+        return torch.from_numpy(np.array(pack.images[ids[places.cpu().numpy()]])).to(pool.device)
+
+    table = dict(zip(members, there, strict=True))
+    return Prepared(drawn, table, positions.to(pool.device), take)
 
 
 def predictions(
     pool: Pool, task: Prepared, rules: Sequence[Rule], adaptation: str
-) -> Iterator[tuple[slice, Tensor]]:
-    """Yield the predicted ways [R, E, Q] of slices of the episodes."""
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Yield slices of the episodes, their predicted ways [R, E, Q], and where learning diverged.
+
+    The last is bool [R, E].
+    """
     check_adaptation(adaptation)
     # Learning heads takes many small steps, which a larger batch shares.
     for part, tasks in task.chunks(1 if adaptation == "none" else 8):
-        probabilities = predict_many(pool, tasks, rules, adaptation)  # [R, E, Q, W]
-        yield part, probabilities.mT.argmax(-2).cpu()  # in memory the ways come before the queries
+        answers = predict_tasks(pool, tasks, rules, adaptation)  # probabilities [R, E, Q, W]
+        ways = answers.probabilities.mT.argmax(-2).cpu()  # in memory they come before the queries
+        yield part, ways, answers.diverged
 
 
 def confusion(
@@ -231,7 +265,7 @@ def confusion(
     task = prepare(pool, pack, sampler, episodes, rules, cache, report)
     count = len(pack.domain.class_names)
     result = torch.zeros(count * count, dtype=torch.int64)
-    for chunk, predicted in predictions(pool, task, rules, adaptation):
+    for chunk, predicted, _ in predictions(pool, task, rules, adaptation):
         classes = task.episodes.classes[chunk]  # [E, W]
         actual = classes.repeat_interleave(shape.queries, 1)  # [E, Q]
         cells = actual * count + classes.gather(1, predicted[0])

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from polyshot.classifier import label_files
 from polyshot.config import Config, preset
 from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.importer import Progress
@@ -25,6 +26,8 @@ from polyshot.experiments.page_tables import HeatMap, Row
 from polyshot.experiments.sheet import contact_sheet
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.pool import Pool
+from polyshot.shipping.default import has_default
+from polyshot.shipping.example import Example, draw_example
 from polyshot.training.run import train
 
 SOURCES = ("glyphs", "strokes", "textures", "signs", "flowers", "vehicles")
@@ -46,6 +49,8 @@ class Demo:
     pool: Pool
     results: list[Result]
     page: Path
+    labelled: str
+    """What happened to images that no pool has seen."""
     seconds: float
 
 
@@ -89,7 +94,20 @@ def run_demo(
     _write(page, config, pool, packs, table, shares, seconds)
     (out / "results.jsonl").unlink(missing_ok=True)
     append_results(out / "results.jsonl", results)
-    return Demo(pool, results, page, seconds)
+    return Demo(pool, results, page, _label_example(out / "example", pool), seconds)
+
+
+def _label_example(folder: Path, pool: Pool) -> str:
+    """Classify images of an unseen domain as a user does, with the pool that ships if there is."""
+    example = Example(folder) if folder.exists() else draw_example(folder, UNSEEN[-1])
+    shipped = has_default()
+    answer = label_files(Pool.default() if shipped else pool, example.support, [example.query])
+    right, count = example.right((row.path, row.label) for row in answer.rows)
+    return (
+        f"From five examples of each of five classes, {'the' if shipped else 'this'} pool"
+        f"{' that ships with Polyshot' if shipped else ''} labelled {right} of {count} images in "
+        f"{example.query} right."
+    )
 
 
 def _raw_pixels(pack: Pack, baseline: Result) -> Result:

@@ -161,6 +161,13 @@ class Wanted:
     """Of adaptations that learn whole networks."""
     episode_seed: int
     overrides: Overrides
+    beyond: bool = False
+    """Whether adaptations count that the paper does not have."""
+
+    def adaptations(self, method: Method) -> tuple[str, ...]:
+        """List what is measured of a method."""
+        every = method.adaptations if self.beyond else method.adaptations_of_paper()
+        return every if self.adapt else every[:1]
 
 
 def jobs_of(
@@ -188,7 +195,7 @@ def _cells(method: Method, targets: Sequence[Pack], wanted: Wanted) -> list[Cell
     cells = []
     for target in targets:
         for shape in wanted.shapes:
-            for adaptation in method.adaptations if wanted.adapt else method.adaptations[:1]:
+            for adaptation in wanted.adaptations(method):
                 slow = adaptation in method.slow
                 count = min(wanted.slow_episodes, wanted.episodes) if slow else wanted.episodes
                 cells.append(Cell(target, shape, adaptation, count, wanted.episode_seed))

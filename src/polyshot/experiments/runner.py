@@ -72,6 +72,7 @@ def reproduce(
     slow_episodes: int | None = None,
     shapes: Sequence[EpisodeShape] = SHAPES,
     adapt: bool = True,
+    beyond: bool = False,
     overrides: Overrides | None = None,
     device: torch.device | None = None,
     report: Report | None = None,
@@ -94,6 +95,8 @@ def reproduce(
             others by default.
         shapes: of the episodes.
         adapt: measure with further adaptation, too.
+        beyond: measure methods and adaptations that the paper does not have, too; methods that are
+            named count in any case.
         overrides: settings of methods, by method.
         device: the CPU by default.
         report: told of the progress of the grid (`BAR`), and of every training.
@@ -105,14 +108,16 @@ def reproduce(
     """
     start = time.perf_counter()
     protocols = find_protocols(names)
+    found = find_methods(list(dict.fromkeys(methods)))
     wanted = Wanted(
-        find_methods(list(dict.fromkeys(methods))),
+        [method for method in found if methods or beyond or not method.beyond],
         shapes,
         adapt,
         episodes,
         episodes if slow_episodes is None else slow_episodes,
         EPISODE_SEED,
         overrides or {},
+        beyond,
     )
     _check(wanted, seeds, sources, others, config, targets)
     trials = _trials(protocols, sources, others, targets)

@@ -63,8 +63,12 @@ def head_logits(
 
 def head_inputs(embeddings: Tensor, config: AdaptationConfig, metric: Metric) -> Tensor:
     """Bring raw embeddings [..., d] into the form heads see; prototypes start on unit norm."""
-    unit = config.start == "prototypes" or metric == "cosine"
-    return F.normalize(embeddings, dim=-1) if unit else embeddings
+    return F.normalize(embeddings, dim=-1) if heads_are_unit(config, metric) else embeddings
+
+
+def heads_are_unit(config: AdaptationConfig, metric: Metric) -> bool:
+    """Say whether heads see embeddings of unit norm."""
+    return config.start == "prototypes" or metric == "cosine"
 
 
 def _from_prototypes(support: Tensor, present: Tensor, config: AdaptationConfig) -> Tensor:

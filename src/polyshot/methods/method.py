@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from polyshot.training.world import World
 
 Settings = Mapping[str, float]
+BEYOND = ("pa", "tsa")
+"""Adaptations that the paper does not have."""
 
 
 class Fitted(ABC):
@@ -60,6 +62,12 @@ class Method:
     """Its own choices, before any tuning."""
     grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """What `polyshot tune` tries on validation classes, by the names of settings."""
+    beyond: bool = False
+    """Whether the paper does not have it: `reproduce` then runs it only where it is asked for."""
+
+    def adaptations_of_paper(self) -> tuple[str, ...]:
+        """List the adaptations without those that the paper does not have."""
+        return tuple(each for each in self.adaptations if each not in BEYOND)
 
 
 METHODS: dict[str, Method] = {}

@@ -1,7 +1,10 @@
-"""select, average: the paper's DoS and DoA (Choi et al., 2019), with either kind of modulator."""
+"""select, average: the paper's DoS and DoA (Choi et al., 2019), and what came after them.
+
+Every rule over the pool is a method; those of the paper with either kind of modulator.
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -9,8 +12,8 @@ from torch import Tensor
 from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, register
-from polyshot.methods.readout import predict_many
-from polyshot.methods.rules import rule
+from polyshot.methods.readout import predict_tasks
+from polyshot.methods.rules import RULES, rule
 from polyshot.methods.tasks import IndexedTasks
 from polyshot.models.modulators import Kind
 from polyshot.models.resnet import ResNet
@@ -18,6 +21,10 @@ from polyshot.pool import Pool
 
 if TYPE_CHECKING:
     from polyshot.training.world import World
+
+STEP = 7 / 3
+"""Passes that an update of `tsa` costs an image: forwards 1, with the modulator 10/9; backwards as
+much again for the images and 1/9 for the modulator, since the base's kernels need no gradient."""
 
 
 @dataclass(eq=False)
@@ -29,54 +36,105 @@ class PoolWithRule(Fitted):
     networks: list[ResNet]
     """The members; those of strength 0 are the base itself."""
     note: str = ""
+    diverged: int = 0
+    """Tasks, of all that were predicted, whose adaptation ran away, so that they had none."""
 
     def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
         """Weigh the members' opinions: probabilities [E, Q, W]."""
-        indexed = self._indexed(tasks)
-        return predict_many(self.pool, indexed, [rule(self.rule, self.pool)], adaptation)[0]
+        found = rule(self.rule, self.pool)
+        answers = predict_tasks(self.pool, self._indexed(tasks), [found], adaptation)
+        self.diverged += int(answers.diverged.sum())
+        return answers.probabilities[0]
 
     def opinions(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
         """Return each member's probabilities: [M, E, Q, W]."""
         domains = self.pool.members[1:]
         rules = [rule("base", self.pool), *(rule(f"member:{d}", self.pool) for d in domains)]
-        return predict_many(self.pool, self._indexed(tasks), rules, adaptation)
+        indexed = self._indexed(tasks, every=True)
+        return predict_tasks(self.pool, indexed, rules, adaptation).probabilities
 
     def weights(self, tasks: ImageTasks) -> Tensor:
         """Return the weights that the rule gives to the members: [E, M]."""
         return rule(self.rule, self.pool).weights(self.pool, self._indexed(tasks))
 
-    def _indexed(self, tasks: ImageTasks) -> IndexedTasks:
-        tables = {i: tasks.table(network) for i, network in enumerate(self.networks)}
-        return IndexedTasks(tables, tasks.support, tasks.query)
+    def _indexed(self, tasks: ImageTasks, every: bool = False) -> IndexedTasks:
+        members = rule(self.rule, self.pool).members(self.pool)
+        wanted = range(len(self.networks)) if every else members
+        tables = {i: tasks.table(self.networks[i]) for i in wanted}
+        return IndexedTasks(tables, tasks.support, tasks.query, take=tasks.take)
 
     def parameters(self) -> int:
-        """Count base, modulators and, where the rule needs it, the selector."""
+        """Count base, modulators and, where the rule asks them, the selector and the attention."""
         parts = [self.pool.base, *self.pool.modulators.values()]
-        if self.rule == "select" and self.pool.selector is not None:
+        if rule(self.rule, self.pool).selector and self.pool.selector is not None:
             parts.append(self.pool.selector)
+        if self.rule == "urt":
+            parts.append(self.pool.check_urt())
         return sum(parameter.numel() for part in parts for parameter in part.parameters())
 
     def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
-        """Selecting embeds the support set twice; averaging embeds all images with every member."""
-        images = shape.way * (shape.shot + shape.queries)
-        if self.rule == "select":
-            return images + shape.way * shape.shot
-        return images * len(self.networks)
+        """Count embedding by all members that the rule asks, and learning on the support set.
+
+        Selecting and blending embed the support set twice, averaging all images with every member.
+        """
+        support, queries = shape.way * shape.shot, shape.way * shape.queries
+        found = rule(self.rule, self.pool)
+        members = len(found.members(self.pool))
+        if found.name == "select":
+            plain = 2 * support + queries
+        elif found.mixes == "modulators":
+            plain = (members + 1) * support + queries
+        else:
+            plain = members * (support + queries)
+        if adaptation != "tsa" or shape.shot == 1:
+            return plain
+        config = self.pool.adaptation
+        # Each rate is tried on both halves, each half of the images; then the best learns from all.
+        times = 1 + (len(config.rates) if len(config.rates) > 1 else 0)
+        return plain + times * config.updates * STEP * support + queries
+
+
+def with_updates(pool: Pool, settings: Settings) -> Pool:
+    """Return the pool with as many updates of `pa` and `tsa` as a method's settings say."""
+    return replace(pool, adaptation=replace(pool.adaptation, updates=int(settings["steps"])))
 
 
 def _fit(kind: Kind, rule_name: str) -> Callable[["World", Settings], PoolWithRule]:
-    def fit(world: "World", _: Settings) -> PoolWithRule:
-        return PoolWithRule(world.pool(kind), rule_name, world.members(kind))
+    def fit(world: "World", settings: Settings) -> PoolWithRule:
+        pool = world.pool(kind)
+        pool = with_updates(pool, settings) if settings else pool
+        return PoolWithRule(pool, rule_name, world.members(kind))
 
     return fit
 
 
-def _method(name: str, rule_name: str, kind: Kind, about: str) -> Method:
-    paper = "Learning Disparate Modulators (Choi et al., 2019)"
-    return Method(name, paper, about, _fit(kind, rule_name))
+def _method(
+    name: str, rule_name: str, kind: Kind, about: str, adaptations: tuple[str, ...], paper: str
+) -> Method:
+    learns = "tsa" in adaptations
+    return Method(
+        name,
+        paper,
+        about,
+        _fit(kind, rule_name),
+        adaptations,
+        slow=("tsa",) if learns else (),
+        settings={"steps": 40} if learns else {},
+        beyond=paper != _CHOI,
+    )
 
 
-register(_method("select", "select", "conv1x1", "DoS: the member that the selector chooses"))
-register(_method("average", "average", "conv1x1", "DoA: the average of all members"))
-register(_method("select-channel", "select", "channel", "DoS-Ch: select, modulators by channel"))
-register(_method("average-channel", "average", "channel", "DoA-Ch: average, modulators by channel"))
+_CHOI = "Learning Disparate Modulators (Choi et al., 2019)"
+_HEAD = ("none", "head")
+_PAPERS: tuple[tuple[str, str, Kind, str], ...] = (
+    ("select", "select", "conv1x1", "DoS: the member that the selector chooses"),
+    ("average", "average", "conv1x1", "DoA: the average of all members"),
+    ("select-channel", "select", "channel", "DoS-Ch: select, modulators by channel"),
+    ("average-channel", "average", "channel", "DoA-Ch: average, modulators by channel"),
+)
+for _name, _rule, _kind, _about in _PAPERS:
+    register(_method(_name, _rule, _kind, _about, _HEAD, _CHOI))
+for _name in ("soft", "loo", "sum", "sur", "urt", "blend", "auto"):
+    _about, _, _paper = RULES[_name].about.rpartition("; ")
+    _all = (*_HEAD, "pa", "tsa") if _name == "auto" else _HEAD
+    register(_method(_name, _name, "conv1x1", _about, _all, _paper))

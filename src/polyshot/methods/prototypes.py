@@ -11,10 +11,12 @@ from torch import Tensor
 from polyshot.config import AdaptationConfig
 from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.image_tasks import ImageTasks
-from polyshot.methods.method import Fitted, Method, register
+from polyshot.methods.method import Fitted, Method, Settings, register
+from polyshot.methods.pool_rules import PoolWithRule, with_updates
 from polyshot.methods.readout import opinion
 from polyshot.models.heads import Metric
 from polyshot.models.resnet import ResNet
+from polyshot.pool import Pool
 
 if TYPE_CHECKING:
     from polyshot.training.world import World
@@ -52,11 +54,29 @@ def prototypes_on(world: "World", network: ResNet, note: str = "") -> Prototypes
     return Prototypes(network, config.metric, world.scale(network), config.adaptation, note)
 
 
+def _fit(world: "World", settings: Settings) -> PoolWithRule:
+    """Take the base as a pool without modulators: it then learns on support sets as pools do."""
+    config, base = world.config, world.base()
+    pool = Pool(
+        config.model,
+        config.size,
+        config.modulator.kind,
+        config.metric,
+        base,
+        scales=[world.scale(base)],
+        adaptation=config.adaptation,
+    )
+    return PoolWithRule(with_updates(pool, settings), "base", [base])
+
+
 register(
     Method(
         name="base",
         paper="Prototypical Networks for Few-shot Learning (Snell et al., 2017)",
         about="the shared base with nearest prototypes, not trained any further",
-        fit=lambda world, _: prototypes_on(world, world.base()),
+        fit=_fit,
+        adaptations=("none", "head", "pa", "tsa"),
+        slow=("tsa",),
+        settings={"steps": 40},
     )
 )

@@ -1,66 +1,68 @@
-"""Read-outs: from embeddings and a rule's weights to probabilities.
+"""Read-outs: from a rule's weights and an adaptation to probabilities.
 
-Each member compares a query with the support set, by prototypes or by a learned head; the rule
-weighs the members' probabilities. A query's answer depends on the support set and on itself alone.
+Each member compares a query with the support set, by prototypes or by what an adaptation has
+learned, and the rule weighs the members' probabilities or scores; or the task gets a network of its
+own. A query's answer depends on the support set and on itself alone.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig
 from polyshot.errors import PolyshotError, near, some
-from polyshot.methods.adaptation import adapt_heads, head_logits
+from polyshot.methods.blend import TaskNetworks, blend_networks
+from polyshot.methods.opinions import Opinion, form_opinion, prepared
 from polyshot.methods.rules import Rule
 from polyshot.methods.rules import rule as find_rule
-from polyshot.methods.tasks import TaskBatch
-from polyshot.models.heads import Metric, prototypes
+from polyshot.methods.tasks import HeldOut, TaskBatch
+from polyshot.methods.tsa import learn_networks
+from polyshot.models.heads import Metric
 
 if TYPE_CHECKING:
     from polyshot.pool import Pool
 
-Adaptation = Literal["none", "head"]
+__all__ = [
+    "Adaptation",
+    "Answers",
+    "check_adaptation",
+    "member_opinion",
+    "opinion",
+    "own_networks",
+    "predict",
+    "predict_tasks",
+    "prepared",
+]
+
+Adaptation = Literal["none", "head", "pa", "tsa"]
 
 
-def prepared(embeddings: Tensor, metric: Metric) -> Tensor:
-    """Scale embeddings [..., d] to unit norm where the metric is cosine; else leave them raw."""
-    return F.normalize(embeddings, dim=-1) if metric == "cosine" else embeddings
+class Answers(NamedTuple):
+    """What R rules make of E tasks."""
+
+    probabilities: Tensor
+    """``[R, E, Q, W]``."""
+    diverged: Tensor
+    """Bool ``[R, E]``, on the CPU: tasks whose adaptation ran away, so that they have none."""
 
 
 def predict(pool: "Pool", tasks: TaskBatch, rule: str, adaptation: str = "none") -> Tensor:
     """Classify the queries: probabilities [E, Q, W].
 
-    `adaptation` is ``none`` (prototypes) or ``head`` (a linear head learned on the support set, as
-    `pool.adaptation` says).
+    `adaptation` is ``none`` (prototypes), ``head`` (a linear head), ``pa`` (a linear map) or
+    ``tsa`` (a modulator and a map), learned on the support set as `pool.adaptation` says.
     """
-    return predict_many(pool, tasks, [find_rule(rule, pool)], adaptation)[0]
+    return predict_tasks(pool, tasks, [find_rule(rule, pool)], adaptation).probabilities[0]
 
 
-def predict_many(
+def predict_tasks(
     pool: "Pool", tasks: TaskBatch, rules: Sequence[Rule], adaptation: str = "none"
-) -> Tensor:
-    """Classify by several rules at once, [R, E, Q, W]; each member's opinion is formed once."""
+) -> Answers:
+    """Classify by several rules at once; each member's opinion is formed once."""
     check_adaptation(adaptation)
-    weights = torch.stack([rule.weights(pool, tasks) for rule in rules])  # [R, E, M]
-    result: Tensor | None = None  # [R, E, W, Q]: ways last would slow softmax tenfold
-    # One member at a time, and only on the episodes that ask it: a selected pool costs one member.
-    for member in weights.any(0).any(0).nonzero().flatten().tolist():
-        asked = weights[:, :, member].any(0)  # [E]
-        rows = None if bool(asked.all()) else asked.nonzero().flatten()
-        opinion = _opinion(pool, tasks, member, rows, adaptation)  # [rows, W, Q]
-        share = weights[:, :, member, None, None].to(opinion.device)  # [R, E, 1, 1]
-        if result is None:
-            result = opinion.new_zeros(len(rules), len(tasks), *opinion.shape[1:])
-        if rows is None:
-            result.addcmul_(share, opinion)
-        else:
-            rows = rows.to(opinion.device)
-            result.index_add_(1, rows, share[:, rows] * opinion)
-    assert result is not None, "a rule gives weight to at least one member"
-    return result.mT
+    return _answers(pool, tasks, rules, [r.weights(pool, tasks) for r in rules], adaptation)
 
 
 def check_adaptation(name: str) -> None:
@@ -70,16 +72,6 @@ def check_adaptation(name: str) -> None:
         raise PolyshotError(
             f"There is no adaptation '{name}', only {some(known)}.{near(name, known)}"
         )
-
-
-def _opinion(
-    pool: "Pool", tasks: TaskBatch, member: int, rows: Tensor | None, adaptation: str
-) -> Tensor:
-    """Return the probabilities of one member on the episodes `rows`, [rows, W, Q]."""
-    support, query = tasks.support_of(member, rows), tasks.query_of(member, rows)
-    mask = tasks.mask if tasks.mask is None or rows is None else tasks.mask[rows]
-    head = pool.adaptation if adaptation == "head" else None
-    return opinion(support, query, mask, pool.metric, pool.scales[member], head)
 
 
 def opinion(
@@ -101,25 +93,132 @@ def opinion(
         head: how to learn a head on the support set; None for prototypes.
 
     """
-    if head:
-        weight, bias = adapt_heads(support, mask, head, metric)
-        logits = head_logits(query, weight, bias, head, metric).mT
-    else:
-        centres = prototypes(prepared(support, metric), mask)  # [E, W, d]
-        logits = _prototype_logits(query, centres, metric, scale)
-    return torch.softmax(logits, 1)
+    adaptation = "head" if head else "none"
+    formed = form_opinion(support, mask, metric, scale, adaptation, head or AdaptationConfig())
+    return torch.softmax(formed.logits(query), 1)
 
 
-def _prototype_logits(query: Tensor, centres: Tensor, metric: Metric, scale: float) -> Tensor:
-    """Compare queries [E, Q, d] with prototypes [E, W, d]: logits [E, W, Q].
+def member_opinion(
+    pool: "Pool", tasks: TaskBatch, member: int, rows: Tensor | None, adaptation: str
+) -> Opinion:
+    """Let one member form its opinion on the episodes `rows`, all of them where None."""
+    support = tasks.support_of(member, rows)
+    mask = tasks.mask if tasks.mask is None or rows is None else tasks.mask[rows]
+    mask = None if mask is None else mask.to(support.device)
+    scale = pool.scales[member]
+    return form_opinion(support, mask, pool.metric, scale, adaptation, pool.adaptation)
 
-    They are those of `models.heads.prototype_logits`, transposed and less a number a query, which
-    softmax takes away: it spares most of the work on tensors of the queries' size.
+
+def _answers(
+    pool: "Pool",
+    tasks: TaskBatch,
+    rules: Sequence[Rule],
+    weights: Sequence[Tensor],
+    adaptation: str,
+) -> Answers:
+    """Classify by rules whose weights [E, M] are known."""
+    if adaptation == "tsa":
+        own = [_by_tsa(pool, tasks, rule, each) for rule, each in zip(rules, weights, strict=True)]
+        return Answers(*(torch.cat(parts) for parts in zip(*own, strict=True)))
+    together = [i for i, rule in enumerate(rules) if rule.mixes != "modulators"]
+    found: dict[int, tuple[Tensor, Tensor]] = {}
+    if together:
+        mixed = _by_members(
+            pool, tasks, [rules[i] for i in together], [weights[i] for i in together], adaptation
+        )
+        found = dict(zip(together, zip(*mixed, strict=True), strict=True))
+    for i, rule in enumerate(rules):
+        if rule.mixes == "modulators":
+            networks, diverged = own_networks(pool, tasks, rule, weights[i], adaptation)
+            assert networks is not None, "every task has its blend"
+            found[i] = torch.softmax(networks.logits(tasks), 1).mT, diverged
+    return Answers(*(torch.stack([found[i][part] for i in range(len(rules))]) for part in (0, 1)))
+
+
+def own_networks(
+    pool: "Pool", tasks: TaskBatch, rule: Rule, weights: Tensor, adaptation: str
+) -> tuple[TaskNetworks | None, Tensor]:
+    """Give tasks networks of their own, where rule or adaptation do so.
+
+    Args:
+        pool: of which they are made.
+        tasks: E of them.
+        rule: any, for `tsa`; else one that mixes modulators.
+        weights: the rule's, ``[E, M]``.
+        adaptation: any.
+
+    Returns:
+        Networks of all tasks; by `tsa` of those that gain by learning, None if none does. And bool
+        ``[E]``, on the CPU: where learning diverged.
+
     """
-    if metric == "cosine":
-        length = torch.linalg.vector_norm(query, dim=-1).clamp(min=1e-12)  # [E, Q]
-        cosines: Tensor = F.normalize(centres, dim=-1) @ query.mT / length.unsqueeze(1)
-        return cosines * scale
-    origin = centres.mean(1, keepdim=True)  # the embeddings' common mean would eat digits
-    apart = centres - origin
-    return (apart @ (query - origin).mT * 2 - apart.square().sum(-1, keepdim=True)) * scale
+    if adaptation != "tsa":
+        networks = blend_networks(pool, tasks, weights, adaptation)
+        diverged = networks.opinion.diverged
+        none = torch.zeros(len(tasks), dtype=torch.bool)
+        return networks, none if diverged is None else diverged.cpu()
+
+    def plain(known: Tensor, places: Tensor) -> Tensor:
+        half = _answers(pool, HeldOut(tasks, known, places), [rule], [weights], "none")
+        return half.probabilities[0].clamp(min=1e-9).log().to(pool.device)
+
+    learned, diverged = learn_networks(pool, tasks, weights, plain)
+    return learned, diverged.cpu()
+
+
+def _by_members(
+    pool: "Pool",
+    tasks: TaskBatch,
+    rules: Sequence[Rule],
+    weights: Sequence[Tensor],
+    adaptation: str,
+) -> Answers:
+    """Mix the members' probabilities or scores."""
+    shares = torch.stack(list(weights))  # [R, E, M]
+    diverged = torch.zeros(shares.shape[:2], dtype=torch.bool)
+    mixed: list[Tensor] = []  # of each rule [E, W, Q], ways first
+    scales = torch.zeros(0)
+    # One member at a time, and only on the episodes that ask it: a selected pool costs one member.
+    for member in shares.any(0).any(0).nonzero().flatten().tolist():
+        asked = shares[:, :, member].any(0)  # [E]
+        rows = None if bool(asked.all()) else asked.nonzero().flatten()
+        formed = member_opinion(pool, tasks, member, rows, adaptation)
+        scores = formed.scores(tasks.query_of(member, rows))  # [rows, W, Q]
+        share = shares[:, :, member].to(scores.device)  # [R, E]
+        if not mixed:
+            shape = len(tasks), *scores.shape[1:]
+            mixed = [scores.new_zeros(shape) for _ in rules]
+            scales = scores.new_zeros(shares.shape[:2])
+        places = torch.arange(len(tasks), device=scores.device)
+        places = places if rows is None else places[rows.to(scores.device)]
+        chances: Tensor | None = None
+        for i, rule in enumerate(rules):
+            part = scores
+            if rule.mixes == "probabilities":
+                if chances is None:
+                    chances = torch.softmax(scores * formed.scale[:, None, None], 1)
+                part = chances
+            own = share[i, places]  # [rows]
+            mixed[i].index_add_(0, places, part * own[:, None, None])
+            scales[i].index_add_(0, places, own * formed.scale)
+        if formed.diverged is not None:
+            there = asked if rows is None else rows
+            diverged[:, there] |= formed.diverged.cpu() & (shares[:, there, member] > 0)
+    chances_of = [
+        each if rule.mixes == "probabilities" else torch.softmax(each * scale[:, None, None], 1)
+        for rule, each, scale in zip(rules, mixed, scales, strict=True)
+    ]
+    return Answers(torch.stack(chances_of).mT, diverged)
+
+
+def _by_tsa(pool: "Pool", tasks: TaskBatch, rule: Rule, weights: Tensor) -> Answers:
+    """Let tasks learn networks of their own; those that do not are classified by the rule."""
+    networks, diverged = own_networks(pool, tasks, rule, weights, "tsa")
+    if networks is not None and len(networks.rows) == len(tasks):
+        chances = torch.softmax(networks.logits(tasks), 1).mT
+    else:
+        chances = _answers(pool, tasks, [rule], [weights], "none").probabilities[0].clone()
+        if networks is not None:
+            own = torch.softmax(networks.logits(tasks), 1).mT.to(chances.device)
+            chances[networks.rows.to(chances.device)] = own
+    return Answers(chances.unsqueeze(0), diverged.unsqueeze(0))

@@ -1,15 +1,16 @@
-"""Batches of tasks as embeddings: what rules and read-outs see, never an image.
+"""Batches of tasks: what rules and read-outs see, as embeddings and, where they must, as images.
 
 E episodes, W ways, S shots, Q queries, M members, d entries an embedding.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
 from polyshot.errors import PolyshotError
+from polyshot.models.normalise import normalise
 
 
 class TaskBatch(Protocol):
@@ -26,6 +27,15 @@ class TaskBatch(Protocol):
 
     def query_of(self, member: int, rows: Tensor | None = None) -> Tensor:
         """Return the raw query embeddings of one member, [E, Q, d]."""
+
+    def support_images(self, rows: Tensor) -> Tensor:
+        """Return the normalised support images of some episodes, [E, W, S, 3, side, side].
+
+        Where the mask hides a place, it holds any image.
+        """
+
+    def query_images(self, rows: Tensor) -> Tensor:
+        """Return the normalised query images of some episodes, [E, Q, 3, side, side]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +68,14 @@ class Tasks:
         """Return the raw query embeddings of one member, [E, Q, d]."""
         return self.query[member] if rows is None else self.query[member, rows]
 
+    def support_images(self, rows: Tensor) -> Tensor:
+        """Refuse: there are none."""
+        raise _no_images()
+
+    def query_images(self, rows: Tensor) -> Tensor:
+        """Refuse: there are none."""
+        raise _no_images()
+
 
 @dataclass(frozen=True, eq=False)
 class IndexedTasks:
@@ -71,6 +89,8 @@ class IndexedTasks:
     """int64 [E, Q]."""
     mask: Tensor | None = None
     """Bool [E, W, S], True where there is an image."""
+    take: Callable[[Tensor], Tensor] | None = None
+    """Positions int64 [k] -> uint8 images [k, 3, side, side], on the networks' device."""
 
     def __post_init__(self) -> None:
         _check_mask(self.mask, self.support)
@@ -80,18 +100,83 @@ class IndexedTasks:
 
     def support_of(self, member: int, rows: Tensor | None = None) -> Tensor:
         """Gather the raw support embeddings of one member, [E, W, S, d]."""
-        positions = self.support if self.mask is None else self.support.where(self.mask, 0)
-        return self._gather(member, positions, rows)
+        return self._gather(member, self._support(), rows)
 
     def query_of(self, member: int, rows: Tensor | None = None) -> Tensor:
         """Gather the raw query embeddings of one member, [E, Q, d]."""
         return self._gather(member, self.query, rows)
+
+    def support_images(self, rows: Tensor) -> Tensor:
+        """Take the normalised support images of some episodes, [E, W, S, 3, side, side]."""
+        return self._images(self._support()[rows.to(self.support.device)])
+
+    def query_images(self, rows: Tensor) -> Tensor:
+        """Take the normalised query images of some episodes, [E, Q, 3, side, side]."""
+        return self._images(self.query[rows.to(self.query.device)])
+
+    def _support(self) -> Tensor:
+        return self.support if self.mask is None else self.support.where(self.mask, 0)
+
+    def _images(self, positions: Tensor) -> Tensor:
+        if self.take is None:
+            raise _no_images()
+        pixels = normalise(self.take(positions.flatten()))
+        return pixels.view(*positions.shape, *pixels.shape[1:])
 
     def _gather(self, member: int, positions: Tensor, rows: Tensor | None) -> Tensor:
         if rows is not None:
             positions = positions[rows]
         table = self.embeddings[member]
         return table.index_select(0, positions.flatten()).view(*positions.shape, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Tasks made from the support sets of others: some images classify others."""
+
+    whole: TaskBatch
+    mask: Tensor
+    """Bool [E, W, S]: the support images that are left."""
+    places: Tensor
+    """int64 [E, W, K]: places in each class of the images that are queries now, Q = W * K."""
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def support_of(self, member: int, rows: Tensor | None = None) -> Tensor:
+        """Return the whole support set of one member, [E, W, S, d]; the mask hides the rest."""
+        return self.whole.support_of(member, rows)
+
+    def query_of(self, member: int, rows: Tensor | None = None) -> Tensor:
+        """Return the raw embeddings of the images that were left out, [E, Q, d]."""
+        return self._pick(self.whole.support_of(member, rows), rows)
+
+    def support_images(self, rows: Tensor) -> Tensor:
+        """Return the whole support set of some episodes, [E, W, S, 3, side, side]."""
+        return self.whole.support_images(rows)
+
+    def query_images(self, rows: Tensor) -> Tensor:
+        """Return the images that were left out, [E, Q, 3, side, side]."""
+        return self._pick(self.whole.support_images(rows), rows)
+
+    def _pick(self, values: Tensor, rows: Tensor | None) -> Tensor:
+        """Pick from [E, W, S, ...]: [E, W * K, ...]."""
+        places = self.places if rows is None else self.places[rows.to(self.places.device)]
+        return pick(values, places).flatten(1, 2)
+
+
+def pick(values: Tensor, places: Tensor) -> Tensor:
+    """Pick places int64 [E, W, K] of [E, W, S, ...]: [E, W, K, ...]."""
+    places = places.to(values.device)
+    index = places.view(*places.shape, *[1] * (values.ndim - 3))
+    return values.gather(2, index.expand(*places.shape, *values.shape[3:]))
+
+
+def _no_images() -> PolyshotError:
+    return PolyshotError(
+        "'blend' and 'tsa' run networks of the task's own on its images, but these tasks are "
+        "embeddings alone: give their images, or take another rule and adaptation."
+    )
 
 
 def _check_mask(mask: Tensor | None, support: Tensor) -> None:

@@ -11,6 +11,7 @@ from polyshot.errors import PolyshotError
 from polyshot.models.modulators import Modulator, fold
 from polyshot.models.resnet import ResNet, load_base
 from polyshot.models.selector import Selector
+from polyshot.models.urt import MemberAttention
 from polyshot.pool_files import modulator_file
 from polyshot.training.device import on_device
 from polyshot.training.files import read_weights
@@ -24,11 +25,12 @@ class Results:
         self.base_file = out / "steps" / "base.safetensors"
         self.modulator_files = {name: out / "steps" / modulator_file(name) for name in names}
         self.selector_file = out / "steps" / "selector.safetensors"
+        self.urt_file = out / "steps" / "urt.safetensors"
         self.scales_file = out / "steps" / "scales.json"
 
     def about(self) -> dict[str, Any]:
         """Return what is known about each step that is done."""
-        files = {"base": self.base_file, "selector": self.selector_file}
+        files = {"base": self.base_file, "selector": self.selector_file, "urt": self.urt_file}
         files |= {f"modulator:{name}": file for name, file in self.modulator_files.items()}
         return {name: read_weights(file)[1] for name, file in files.items() if file.exists()}
 
@@ -58,6 +60,14 @@ class Results:
         selector = Selector(self.config.model.dim, 1 + len(self.names), own.hidden, own.dropout)
         selector.load_state_dict(read_weights(self.selector_file)[0])
         return selector
+
+    def urt(self) -> MemberAttention | None:
+        """Read the attention over members, if it is trained."""
+        if not self.urt_file.exists():
+            return None
+        attention = MemberAttention(self.config.model.dim)
+        attention.load_state_dict(read_weights(self.urt_file)[0])
+        return attention
 
     def networks(self) -> list[ResNet]:
         """Return the trained members as plain networks; those of strength 0 are the base itself."""

@@ -14,17 +14,23 @@ from polyshot.data import counter_rng
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError, near
 from polyshot.pool import Pool
+from polyshot.pool_files import STATISTICS_FILE
+from polyshot.task_statistics import SourceTasks, from_tensors, to_tensors
 from polyshot.training import parallel
+from polyshot.training.about import about_modulator, about_selector
 from polyshot.training.base import initial_base, train_base, validation_sets
 from polyshot.training.batches import Images
+from polyshot.training.clusters import check_clusters, known_members, write_members
 from polyshot.training.files import read_json, read_weights, write_json, write_weights
 from polyshot.training.folder import check_sources, enter
+from polyshot.training.joint import train_joint
 from polyshot.training.metrics import Metrics
 from polyshot.training.modulators import train_modulator
 from polyshot.training.results import Results
-from polyshot.training.selector import examples, fit_scale, train_selector
+from polyshot.training.selector import examples, fit_scale, statistics_of, train_selector
 from polyshot.training.step import Report
 from polyshot.training.tasks import TaskSet
+from polyshot.training.urt import fewer_tasks, write_attention
 
 STEPS = ("base", "modulators", "selector")
 
@@ -62,6 +68,7 @@ def train(
             f"There is no step '{step}', only {known}.{near(step, (*STEPS, 'all'))}"
         )
     check_sources(packs, config)
+    check_clusters(packs, config)
     if start is not None:
         initial_base(config, start)  # a wrong file must not leave a run that cannot be mended
     where = parallel.own_device(device)
@@ -76,6 +83,8 @@ def train(
         try:
             for name in STEPS if step == "all" else (step,):
                 getattr(run, name)()
+                if name == "selector":
+                    run.attention()
                 parallel.wait()  # the first process has written what the others read
             if parallel.rank() == 0:
                 pool = run.pool()
@@ -100,7 +109,8 @@ class _Run:
         self.packs, self.config, self.out, self.device = packs, config, out, device
         self.report, self.start = report, start
         self.names = [pack.domain.name for pack in packs]
-        self.results = Results(out, self.names, config, device)
+        self.statistics_file = out / "steps" / STATISTICS_FILE
+        self._name_members()
         self.metrics = Metrics(out / "metrics.jsonl" if parallel.rank() == 0 else None)
 
     def base(self) -> None:
@@ -108,74 +118,89 @@ class _Run:
         if self.results.base_file.exists():
             return
         checkpoint = self.results.checkpoint(self.results.base_file)
-        base, best = train_base(
-            self.packs, self.config, self.device, checkpoint, self.metrics, self.start, self.report
-        )
+        how = (self.config, self.device, checkpoint, self.metrics, self.start, self.report)
+        if self.config.joint:
+            base, best, members = train_joint(self.packs, *how)
+            files = self.results.modulator_files.values()
+            for file, (modulator, strength, reached) in zip(files, members, strict=True):
+                write_weights(file, modulator.state_dict(), about_modulator(strength, reached))
+        else:
+            base, best = train_base(self.packs, *how)
         if parallel.rank() == 0:
             about = {"validation": best.value, "best": best.number, "skipped": best.skipped}
             write_weights(self.results.base_file, base.state_dict(), about)
             checkpoint.unlink(missing_ok=True)
 
     def modulators(self) -> None:
-        """Step 2, one source after the other."""
+        """Step 2, one member after the other."""
         self.results.need(self.results.base_file, "base")
+        if parallel.rank() != 0:
+            return
+        if not self.members:
+            write_members(self.packs, self.results.base(), self.config, self.out, self.device)
+            self._name_members()
         missing = [
             i for i, file in enumerate(self.results.modulator_files.values()) if not file.exists()
         ]
-        if not missing or parallel.rank() != 0:
+        if not missing:
             return
         base = self.results.base()
-        train, val = (Images(self.packs, part, self.device) for part in ("train", "val"))
-        validation = validation_sets(val, self.config)
+        train = Images([member.pack for member in self.members], "train", self.device)
+        validation = validation_sets(Images(self.packs, "val", self.device), self.config)
         for i in missing:
-            file = self.results.modulator_files[self.names[i]]
+            name, source = self.members[i].name, self.members[i].source
+            file = self.results.modulator_files[name]
             checkpoint = self.results.checkpoint(file)
             modulator, strength, best = train_modulator(
-                base, train, i, validation[i], self.config, checkpoint, self.metrics, self.report
+                base,
+                train,
+                i,
+                validation[source],
+                self.config,
+                checkpoint,
+                self.metrics,
+                self.report,
             )
-            about = {
-                "strength": strength.value,
-                "gain": strength.gains.get(strength.value, 0.0),
-                "validation": best.value,
-                "best": best.number,
-                "skipped": best.skipped,
-            }
-            write_weights(file, modulator.state_dict(), about)
+            write_weights(file, modulator.state_dict(), about_modulator(strength, best))
             checkpoint.unlink(missing_ok=True)
 
     def selector(self) -> None:
         """Step 3, after the scales: ties between members are broken by their likelihoods."""
         self.results.need(self.results.base_file, "base")
+        self._name_members()
         for file in self.results.modulator_files.values():
             self.results.need(file, "modulators")
-        if self.results.selector_file.exists() or parallel.rank() != 0:
+        done = self.results.selector_file.exists() and self.statistics_file.exists()
+        if done or parallel.rank() != 0:
             return
         config = self.config
         scales, networks = self._scales(), self.results.networks()
-        train, val = (Images(self.packs, part, self.device) for part in ("train", "val"))
-        seed = counter_rng.key("tasks", config.seed)
-        sources = range(len(self.packs))
-        tasks = [
-            TaskSet(train, i, "train", config.shape, config.selector.tasks, seed) for i in sources
-        ]
+        tasks, owners = self._selector_tasks(config.selector.tasks)
         learned = examples(tasks, networks, scales, config, "embed training", self.report)
-        checked = examples(
-            validation_sets(val, config), networks, scales, config, "embed validation", self.report
-        )
+        val = validation_sets(Images(self.packs, "val", self.device), config)
+        checked = examples(val, networks, scales, config, "embed validation", self.report)
+        kept = statistics_of(learned, owners, checked, self.names)
+        write_weights(self.statistics_file, to_tensors(kept), {"sources": list(kept)})
+        if self.results.selector_file.exists():  # made by a version that kept no statistics
+            return
         checkpoint = self.results.checkpoint(self.results.selector_file)
         selector, best = train_selector(
             learned, checked, config, checkpoint, self.metrics, self.report
         )
-        about = {
-            "validation": best.value,
-            "best": best.number,
-            "base_validation": float(checked.accuracy[:, 0].mean()),
-            "labels": learned.best().bincount(minlength=len(networks)).tolist(),
-        }
+        about = about_selector(best, learned, checked)
         write_weights(self.results.selector_file, selector.state_dict(), about)
         self.metrics.forget("selector:labels", -1)
         self.metrics.write("selector:labels", config.selector.steps, **about)
         checkpoint.unlink(missing_ok=True)
+
+    def attention(self) -> None:
+        """Train what the rule `urt` asks, on tasks like the selector's."""
+        if self.results.urt_file.exists() or parallel.rank() != 0:
+            return
+        few = fewer_tasks(self.config, 1 + len(self.members))
+        tasks, _ = self._selector_tasks(few.selector.tasks)
+        val = validation_sets(Images(self.packs, "val", self.device), few)
+        write_attention(self.results, tasks, val, self._scales(), self.metrics, self.report)
 
     def pool(self) -> Pool:
         """Put the pool together from the steps that are done; it is saved if it is news."""
@@ -185,7 +210,14 @@ class _Run:
         folder = self.out / "pool"
         if (folder / "pool.json").exists():
             saved = Pool.load(folder, self.device)
+            if saved.about.get("edited"):
+                raise PolyshotError(
+                    f"{folder} was changed by 'polyshot pool' and is not overwritten: move it away "
+                    "to get the run's own pool again."
+                )
             alike = saved.members == ("base", *domains)
+            alike &= bool(saved.statistics) == self.statistics_file.exists()
+            alike &= (saved.urt is None) != self.results.urt_file.exists()
             if alike and (saved.selector is None) == (selector is None):
                 return saved
         modulators = {name: self.results.modulator(name) for name in domains}
@@ -200,15 +232,45 @@ class _Run:
             selector=selector,
             unit_input=self.config.selector.standardise,
             scales=self._scales(),
+            statistics=self._statistics(),
             adaptation=self.config.adaptation,
             about={
                 "config": to_dict(self.config),
                 "packs": {pack.domain.name: pack.hash for pack in self.packs},
                 "steps": self.results.about(),
             },
+            urt=self.results.urt(),
         ).to(self.device)
         pool.save(folder)
         return pool
+
+    def _name_members(self) -> None:
+        """Look which members the pool has; with clusters they are known once there is a base."""
+        self.members = known_members(self.packs, self.config, self.out)
+        names = [member.name for member in self.members] or self.names
+        self.results = Results(self.out, names, self.config, self.device)
+
+    def _selector_tasks(self, count: int) -> tuple[list[TaskSet], list[str]]:
+        """Draw tasks of each member's classes, and where these are a cluster, of the whole source.
+
+        Returns them and the source that each set is of.
+        """
+        shape, seed = self.config.shape, counter_rng.key("tasks", self.config.seed)
+        train = Images([member.pack for member in self.members], "train", self.device)
+        tasks = [TaskSet(train, i, "train", shape, count, seed) for i in range(len(self.members))]
+        owners = [self.names[member.source] for member in self.members]
+        if mixed := [pack for pack in self.packs if owners.count(pack.domain.name) > 1]:
+            whole = Images(mixed, "train", self.device)
+            tasks += [TaskSet(whole, i, "train", shape, count, seed) for i in range(len(mixed))]
+            owners += [pack.domain.name for pack in mixed]
+        return tasks, owners
+
+    def _statistics(self) -> dict[str, SourceTasks]:
+        """Read what is kept of the selector's tasks, if that step is done."""
+        if not self.statistics_file.exists():
+            return {}
+        tensors, about = read_weights(self.statistics_file)
+        return from_tensors(about["sources"], tensors)
 
     def _scales(self) -> list[float]:
         """Find each member's scale by the likelihood of validation episodes, all sources alike."""

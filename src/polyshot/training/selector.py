@@ -11,6 +11,7 @@ from torch import Tensor
 from polyshot.config import Config
 from polyshot.data import counter_rng
 from polyshot.models.selector import Selector, task_embedding
+from polyshot.task_statistics import Part, SourceTasks, TaskSample, sample
 from polyshot.training.device import seeded
 from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
@@ -132,6 +133,28 @@ def train_selector(
     step = SelectorStep(train, val, config)
     best = learn(step, schedule, checkpoint, metrics, config.seed, report)
     return step.module.eval().requires_grad_(False), best
+
+
+def statistics_of(
+    learned: Examples, owners: Sequence[str], checked: Examples, sources: Sequence[str]
+) -> dict[str, SourceTasks]:
+    """Keep a sample of each source's tasks, for the day when the pool grows.
+
+    `learned` holds equally many tasks for each of `owners`, the sources that they are of, and
+    `checked` for each of `sources`.
+    """
+
+    def kept(part: Part, tasks: Examples, owners: Sequence[str], source: str) -> TaskSample:
+        count = len(tasks.tasks) // len(owners)
+        own = torch.tensor([owner == source for owner in owners]).repeat_interleave(count)
+        return sample(part, *(tensor[own] for tensor in tasks))
+
+    return {
+        source: SourceTasks(
+            kept("train", learned, owners, source), kept("val", checked, sources, source)
+        )
+        for source in sources
+    }
 
 
 def fit_scale(logits: Sequence[Tensor]) -> float:

@@ -1,0 +1,123 @@
+"""TSA on many tasks side by side against one at a time, and what choosing the rate costs.
+
+    python benchmarks/tsa.py [episodes]
+
+In one run, the same pool and images: 5-way 5-shot, 10 queries a class. The plain loop is what one
+would write for a single task: the modulator in the kernel's centre tap, autograd, torch's Adadelta.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call
+
+from polyshot.config import AdaptationConfig
+from polyshot.device import best_device
+from polyshot.methods import inner_loop
+from polyshot.methods.readout import predict
+from polyshot.methods.tasks import IndexedTasks
+from polyshot.models.normalise import normalise
+from polyshot.models.resnet import ResNet, ResNetConfig, modulated_layers
+from polyshot.pool import Pool
+
+UPDATES, ALONE, IMAGES = 40, 4, 2000
+ONE_RATE = AdaptationConfig(updates=UPDATES, rates=(0.05,))
+
+
+def main() -> None:
+    device = best_device()
+    on_gpu = device.type == "cuda"
+    episodes = int(sys.argv[1]) if len(sys.argv) > 1 else (600 if on_gpu else 4)
+    config, side = (ResNetConfig(), 72) if on_gpu else (ResNetConfig(16, "small/2"), 40)
+    torch.manual_seed(0)
+    pool = Pool(config, side, "conv1x1", "cosine", ResNet(config), adaptation=ONE_RATE).to(device)
+    print(f"torch {torch.__version__}, {device}, width {config.width}, {side} px")
+    table = torch.randint(0, 256, (IMAGES, 3, side, side), device=device, dtype=torch.uint8)
+    embeddings = pool.embed(table)[0].to(device)
+    places = torch.randint(0, IMAGES, (episodes, 5, 15), device=device)
+    tasks = IndexedTasks(
+        {0: embeddings},
+        places[..., :5],
+        places[..., 5:].flatten(1),
+        take=lambda chosen: table[chosen],
+    )
+
+    def solve(some: IndexedTasks, rates: tuple[float, ...] = (0.05,)) -> Tensor:
+        own = replace(pool.adaptation, rates=rates)
+        return predict(replace(pool, adaptation=own), some, "base", "tsa")
+
+    few = first(tasks, ALONE)
+    solve(first(tasks, 100))  # warm up
+    together = timed(lambda: solve(tasks), device)
+    choosing = timed(lambda: solve(tasks, (0.05, 0.5)), device)
+    plain_loop(pool.base, few, 0)
+    plain = timed(lambda: [plain_loop(pool.base, few, e) for e in range(len(few))], device)
+    plain *= episodes / len(few)
+    inner_loop.AT_ONCE[device.type] = 1
+    solve(few)
+    alone = timed(lambda: solve(few), device) * episodes / len(few)
+    print(f"{episodes} tasks, {UPDATES} updates, one rate: {episodes / together:.1f} tasks/s")
+    print(f"one at a time by the same code: {alone / together:.1f}x as long")
+    print(f"one at a time by a plain loop: {plain / together:.1f}x as long")
+    print(f"with the rate chosen from two: {choosing / together:.1f}x as long")
+    if on_gpu:
+        print(f"at most {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB of memory")
+
+
+def first(tasks: IndexedTasks, count: int) -> IndexedTasks:
+    return replace(tasks, support=tasks.support[:count], query=tasks.query[:count])
+
+
+def plain_loop(base: ResNet, tasks: IndexedTasks, episode: int) -> Tensor:
+    """Adapt the base to one task and classify its queries: cosines [Q, W]."""
+    assert tasks.take is not None
+    images = normalise(tasks.take(tasks.support[episode].flatten()))
+    images = images.contiguous(memory_format=torch.channels_last)
+    labels = torch.arange(5, device=images.device).repeat_interleave(5)
+    layers = [layer.conv for layer in modulated_layers(base.config)]
+    kernels = {conv: base.get_parameter(f"{conv}.weight") for conv in layers}
+    leaves = [
+        torch.zeros_like(kernels[conv][:, :, 1:2, 1:2], requires_grad=True) for conv in layers
+    ]
+    matrix = torch.eye(base.config.dim, device=images.device, requires_grad=True)
+    groups = [{"params": leaves, "lr": 0.05}, {"params": [matrix], "lr": 0.1}]
+    optimiser = torch.optim.Adadelta(groups, foreach=True)
+
+    def embed(pixels: Tensor) -> Tensor:
+        own = {
+            f"{conv}.weight": kernels[conv] + F.pad(leaf, (1, 1, 1, 1))
+            for conv, leaf in zip(layers, leaves, strict=True)
+        }
+        with torch.autocast("cuda", torch.bfloat16, enabled=pixels.is_cuda):
+            embeddings = functional_call(base, own, (pixels,))
+        return F.normalize(embeddings.float() @ matrix.T, dim=-1)
+
+    for _ in range(UPDATES):
+        unit = embed(images)
+        centres = F.normalize(unit.view(5, 5, -1).mean(1), dim=-1)
+        optimiser.zero_grad()
+        F.cross_entropy(10 * unit @ centres.T, labels).backward()
+        optimiser.step()
+    with torch.no_grad():
+        centres = F.normalize(embed(images).view(5, 5, -1).mean(1), dim=-1)
+        return embed(normalise(tasks.take(tasks.query[episode]))) @ centres.T
+
+
+def timed(work: Callable[[], object], device: torch.device) -> float:
+    """Run once; seconds."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""The command that writes a pool's card."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def card(
+    pool: Annotated[
+        str, typer.Argument(help="A pool: a folder made by 'train', or the one that ships.")
+    ] = "default",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Markdown file; printed if not given.", show_default=False),
+    ] = None,
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Results of 'evaluate' or 'reproduce'; may be repeated.", show_default=False
+        ),
+    ] = None,
+    packs: Annotated[
+        Path | None,
+        typer.Option(help="The sources' packs, to describe the data by.", show_default=False),
+    ] = None,
+) -> None:
+    """Write a pool's card: data and its licence, recipe, accuracy, limits, how to remake it.
+
+    Example: polyshot card run/pool --packs packs --results results.jsonl --out CARD.md
+    """
+    from polyshot.data.pack import open_packs
+    from polyshot.evaluation.results import read_results
+    from polyshot.experiments.card import card as describe
+    from polyshot.experiments.page import write_file
+    from polyshot.pool import Pool
+    from polyshot.shipping.default import pool_path
+
+    measured = [result for file in results or [] for result in read_results(file)]
+    sources = open_packs(packs) if packs else []
+    text = describe(Pool.load(pool_path(pool)), measured, sources)
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    write_file(out, text)
+    typer.echo(f"wrote {out}")

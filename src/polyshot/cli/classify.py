@@ -1,0 +1,91 @@
+"""The commands for a user's own images: classify them, and an example to try it on."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polyshot.cli.options import Device, PoolName
+
+
+def classify(
+    support: Annotated[
+        Path,
+        typer.Option(
+            help="Examples: a folder for each class, or a CSV of path,label.", show_default=False
+        ),
+    ],
+    query: Annotated[
+        list[Path],
+        typer.Option(
+            help="What to classify: files or folders; may be repeated.", show_default=False
+        ),
+    ],
+    pool: PoolName = "default",
+    out: Annotated[
+        Path | None, typer.Option(help="Write a table: labels.csv.", show_default=False)
+    ] = None,
+    rule: Annotated[
+        str,
+        typer.Option(help="How members are weighed: auto, select, average, base, member:<domain>."),
+    ] = "auto",
+    adaptation: Annotated[
+        str, typer.Option(help="What is learned on the examples: none, head, pa or tsa.")
+    ] = "head",
+    device: Device = None,
+) -> None:
+    """Classify your images from a few examples of each class.
+
+    Example: polyshot classify --support photos/ --query new/
+    """
+    from polyshot.classifier import label_files
+    from polyshot.device import best_device
+    from polyshot.display import out as console
+    from polyshot.display import progress, table
+    from polyshot.pool import Pool
+    from polyshot.shipping.default import pool_path
+
+    loaded = Pool.load(pool_path(pool), best_device(device))
+    with progress("images") as report:
+        answer = label_files(loaded, support, query, rule, adaptation, report)
+    typer.echo(answer.summary)
+    columns = ("image", "label", "probability", "runner-up", "its probability")
+    lines = [
+        (r.path, r.label, f"{r.probability:.2f}", r.runner_up, f"{r.runner_up_probability:.2f}")
+        for r in answer.rows
+    ]
+    if out:
+        answer.write_csv(out)
+        typer.echo(f"wrote {len(lines)} rows to {out}")
+    else:
+        console.print(table(columns, lines))
+    typer.echo(
+        "Members used: " + ", ".join(f"{name} {weight:.2f}" for name, weight in answer.members)
+    )
+
+
+def example(
+    out: Annotated[Path, typer.Argument(help="Folder to make.", show_default=False)],
+    domain: Annotated[
+        str, typer.Option(help="An embedded domain: flowers, plankton, signs, ...")
+    ] = "flowers",
+    classes: Annotated[int, typer.Option(min=2, help="How many classes.")] = 5,
+    shot: Annotated[int, typer.Option(min=1, help="Examples of each class.")] = 5,
+    queries: Annotated[int, typer.Option(min=1, help="Images of each class to classify.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, other images.")] = 0,
+) -> None:
+    """Draw a folder to try things on: support/<class>/*.png and query/*.png, of mixed sizes.
+
+    The names of the queries tell their classes, to check the answers by; no command reads them.
+
+    Example: polyshot example example/ && polyshot classify --support example/support --query
+    example/query
+    """
+    from polyshot.shipping.example import draw_example
+
+    made = draw_example(out, domain, classes, shot, queries, seed)
+    typer.echo(
+        f"wrote {made.support}: {shot} images of each of {classes} classes, and {made.query}: "
+        f"{classes * queries} images"
+    )
+    typer.echo(f"polyshot classify --support {made.support} --query {made.query}")

@@ -1,0 +1,177 @@
+"""The command that measures a pool, on packs or on a user's own images."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polyshot.cli.options import (
+    Device,
+    DropSmall,
+    EpisodeSeed,
+    PoolName,
+    ShareGroups,
+    names_in,
+)
+from polyshot.cli.tables import show_accuracies
+
+
+def evaluate(
+    images: Annotated[
+        Path,
+        typer.Argument(
+            help="Packs, or labelled images: a folder for each class, a zip, Parquet files.",
+            show_default=False,
+        ),
+    ],
+    pool: PoolName = "default",
+    targets: Annotated[
+        str, typer.Option(help="Domains to test on: a,b,c; all if not given.", show_default=False)
+    ] = "",
+    way: Annotated[
+        int | None,
+        typer.Option(help="Classes in an episode: 5, of images as they allow.", show_default=False),
+    ] = None,
+    shot: Annotated[
+        int | None,
+        typer.Option(help="Support images of each class: 5, likewise.", show_default=False),
+    ] = None,
+    queries: Annotated[
+        int | None,
+        typer.Option(help="Query images of each class: 10, likewise.", show_default=False),
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=2, help="Episodes of each target.")] = 600,
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Rules to compare, base among them always; if not given, of packs "
+            "base,auto,select,average, of images all that work on embeddings.",
+            show_default=False,
+        ),
+    ] = "",
+    adapt: Annotated[
+        str | None,
+        typer.Option(
+            help="Also with these adaptations: head,pa,tsa; if not given, of packs none, of "
+            "images head.",
+            show_default=False,
+        ),
+    ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            help="train, val, test or all classes of packs; test if not given.", show_default=False
+        ),
+    ] = None,
+    seed: EpisodeSeed = 0,
+    share_groups: ShareGroups = False,
+    drop_small: DropSmall = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Append results, one JSON line each.", show_default=False)
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a page to look at; of images polyshot-<name>.html.", show_default=False
+        ),
+    ] = None,
+    confusion: Annotated[
+        Path | None,
+        typer.Option(help="Folder for a picture of each target's confusions.", show_default=False),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep embeddings here, so that the next evaluation is instant.", show_default=False
+        ),
+    ] = None,
+    device: Device = None,
+) -> None:
+    """Measure a pool: accuracy with a 95 % interval, and differences to the base.
+
+    On packs it takes their test classes. On your own labelled images it takes all classes and the
+    largest tasks that they allow, compares all rules, and writes a page to look at.
+
+    Example: polyshot evaluate photos/
+    """
+    from polyshot.device import best_device
+    from polyshot.display import progress
+    from polyshot.evaluation.embed import EmbeddingCache
+    from polyshot.evaluation.evaluate import confusion as count_confusions
+    from polyshot.evaluation.evaluate import evaluate as measure
+    from polyshot.evaluation.results import append_results
+    from polyshot.experiments.confusion import confusion_picture
+    from polyshot.experiments.evaluation_page import rules_of, write_evaluation
+    from polyshot.experiments.own_data import Wish, holds_packs, open_targets
+    from polyshot.experiments.sheet import save_picture
+    from polyshot.pool import Pool
+    from polyshot.shipping.default import pool_path
+
+    loaded = Pool.load(pool_path(pool), best_device(device))
+    packed = holds_packs(images)
+    asked = names_in(methods) or (["auto", "select", "average"] if packed else rules_of(loaded))
+    rules = list(dict.fromkeys(["base", *asked]))
+    adaptations = names_in(("none" if packed else "head") if adapt is None else adapt)
+    kept = EmbeddingCache(cache) if cache else None
+    sources = set(loaded.about.get("packs", {}).values())
+    results = []
+    with (
+        progress("images") as report,
+        open_targets(
+            images,
+            loaded.size,
+            Wish(way, shot, queries),
+            names_in(targets),
+            part,
+            drop_small,
+            not share_groups,
+            report,
+        ) as chosen,
+    ):
+        if out:
+            append_results(out, [])  # a file that cannot be written shows before any work
+        for target in chosen:
+            results += measure(
+                loaded,
+                target.pack,
+                rules,
+                target.shape,
+                episodes,
+                seed=seed,
+                part=target.part,
+                adapt=adaptations,
+                group_disjoint=not share_groups,
+                cache=kept,
+                seen=target.pack.hash in sources,
+                report=report,
+                drop_small=target.drop_small,
+            )
+            if confusion:
+                counts = count_confusions(
+                    loaded,
+                    target.pack,
+                    rules[-1],
+                    target.shape,
+                    episodes,
+                    seed=seed,
+                    part=target.part,
+                    group_disjoint=not share_groups,
+                    cache=kept,
+                    drop_small=target.drop_small,
+                )
+                title = f"{target.pack.domain.name}: {rules[-1]}, {target.shape}"
+                picture = confusion_picture(counts, target.pack, title)
+                save_picture(picture, confusion / f"{target.pack.domain.name}.png")
+        if out:
+            append_results(out, results)
+        if page is None and not packed:
+            page = Path(f"polyshot-{images.resolve().stem}.html")
+        if page:
+            write_evaluation(page, loaded, chosen, results, pool)
+    for remark in [remark for target in chosen for remark in target.remarks]:
+        typer.echo(remark)
+    show_accuracies(results)
+    if out:
+        typer.echo(f"wrote {len(results)} results to {out}")
+    if page:
+        typer.echo(f"Look at {page}")

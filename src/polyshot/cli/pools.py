@@ -1,0 +1,146 @@
+"""Commands that change pools: add a domain, remove one, list them, merge two pools."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polyshot.cli.options import Device
+
+pools = typer.Typer(help="Let pools grow: add, remove, list, merge.", no_args_is_help=True)
+
+PoolPath = Annotated[
+    str,
+    typer.Argument(help="A pool: a folder made by 'train', or 'default'.", show_default=False),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Write the new pool here; without it, in place.", show_default=False),
+]
+NoSelector = Annotated[
+    bool,
+    typer.Option("--no-selector", help="Go without a selector, where it cannot be trained anew."),
+]
+
+
+@pools.command()
+def add(
+    pool: PoolPath,
+    pack: Annotated[Path, typer.Argument(help="The new domain's pack.", show_default=False)],
+    out: Out = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Override an option of the pool's training: --set modulator.steps=500.",
+            show_default=False,
+        ),
+    ] = None,
+    no_selector: NoSelector = False,
+    device: Device = None,
+) -> None:
+    """Add a domain: one modulator is trained, the base and all other members stay as they are.
+
+    The old images are not needed. Interrupted, the same command goes on; until it is done, the
+    pool stays as it was.
+
+    Example: polyshot pool add run/pool packs/birds --out grown
+    """
+    from polyshot.data.pack import Pack
+    from polyshot.display import progress
+    from polyshot.pool_edit import grow
+
+    folder, place = _folders(pool, out)
+    opened = Pack.open(pack)
+    name = opened.domain.name
+    with progress("images") as report:
+        grown = grow(folder, opened, place, settings or [], not no_selector, device, report)
+    about = grown.about["steps"][f"modulator:{name}"]
+    typer.echo(
+        f"wrote {place}: {len(grown.members)} members, hash {grown.hash[:12]}; {name} has strength "
+        f"{about['strength']:g} and gains {100 * about['gain']:+.1f} points over the base on its "
+        "validation classes"
+    )
+    if not about["strength"]:
+        typer.echo(f"The modulator of {name} did not help: its member is the base itself.")
+
+
+@pools.command()
+def remove(
+    pool: PoolPath,
+    domain: Annotated[str, typer.Argument(help="Its name, see 'pool list'.", show_default=False)],
+    out: Out = None,
+) -> None:
+    """Remove a domain's members and all that the pool keeps of its tasks; nothing is trained.
+
+    Example: polyshot pool remove run/pool birds
+    """
+    from polyshot.pool import Pool
+
+    folder, place = _folders(pool, out)
+    smaller = Pool.load(folder).remove(domain)
+    smaller.save(place)
+    typer.echo(f"wrote {place}: {len(smaller.members)} members, hash {smaller.hash[:12]}")
+
+
+@pools.command("list")
+def list_(pool: PoolPath) -> None:
+    """List a pool's members: strength, scale, validation, gain, and how they came in.
+
+    Example: polyshot pool list run/pool
+    """
+    from polyshot.display import out as console
+    from polyshot.display import table
+    from polyshot.pool import Pool
+    from polyshot.pool_edit import listing
+    from polyshot.shipping.default import pool_path
+
+    loaded = Pool.load(pool_path(pool))
+    typer.echo(
+        f"{pool}: {len(loaded.members)} members ({loaded.kind}), {loaded.size} px, hash "
+        f"{loaded.hash[:12]}, base {loaded.member_hash(0)[:12]}"
+    )
+    columns = ("member", "strength", "scale", "validation", "gain", "came in", "hash")
+    console.print(table(columns, listing(loaded)))
+    if loaded.selector is None:
+        typer.echo("It has no selector.")
+    elif not loaded.statistics:
+        typer.echo("It keeps no statistics of its tasks: its selector cannot grow.")
+
+
+@pools.command()
+def merge(
+    one: PoolPath,
+    other: PoolPath,
+    out: Annotated[Path, typer.Option(help="Folder of the new pool.", show_default=False)],
+    no_selector: NoSelector = False,
+) -> None:
+    """Join two pools over one base; the selector is trained anew, in seconds.
+
+    Example: polyshot pool merge mine/pool yours/pool --out ours
+    """
+    from polyshot.display import progress
+    from polyshot.pool import Pool
+    from polyshot.pool_edit import merge as join
+    from polyshot.pool_files import check_destination
+    from polyshot.shipping.default import pool_path
+
+    check_destination(out)
+    pair = [Pool.load(pool_path(each)) for each in (one, other)]
+    with progress("tasks") as report:
+        joint = join(pair[0], pair[1], not no_selector, report)
+    joint.save(out)
+    typer.echo(f"wrote {out}: {len(joint.members)} members, hash {joint.hash[:12]}")
+
+
+def _folders(pool: str, out: Path | None) -> tuple[Path, Path]:
+    """Return where a pool is and where the changed one goes; the one that ships is not changed."""
+    from polyshot.errors import PolyshotError
+    from polyshot.shipping.default import NAME, pool_path
+
+    folder = pool_path(pool)
+    if out is None and pool == NAME:
+        raise PolyshotError(
+            "The pool that ships is not changed in place: name a folder with --out."
+        )
+    return folder, out or folder

@@ -1,0 +1,224 @@
+"""The card of a pool: what it was made of, how well it does, where it fails, how to remake it."""
+
+import json
+import shlex
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from polyshot import __version__
+from polyshot.config import from_dict, preset, to_dict
+from polyshot.data.pack import Pack
+from polyshot.errors import PolyshotError
+from polyshot.evaluation.results import Result
+from polyshot.experiments.compare import label
+from polyshot.experiments.sizes import parameters
+from polyshot.pool import Pool
+
+RESEARCH_DATA = {
+    "actions": "people doing sports and daily actions, stills from the web",
+    "cars": "Stanford Cars: models of cars",
+    "cifar100": "CIFAR-100: small photographs of things and animals",
+    "dtd": "Describable Textures",
+    "flowers": "Oxford Flowers-102",
+    "gtsrb": "German traffic signs, frames of films",
+    "imagenet": "ImageNet, a subset of its classes",
+    "omniglot": "Omniglot: handwritten characters",
+    "plankton": "microscope images of plankton",
+}
+"""What the public research datasets hold that Polyshot's own pools are trained on."""
+
+RESEARCH = """\
+{names}: subsets of public research datasets, at most 72 pixels, not part of this package. Most of
+them were published for research, several without a licence that would allow commercial use of the
+images, and some were collected from the web without asking the people shown. Whether such terms
+bind weights trained on the images is not settled law. The weights come under the licence of the
+code (Apache-2.0) as far as we can grant it; if you need certainty, train a pool on images of your
+own."""
+DRAWN = "{names}: drawn by Polyshot's own code, under its licence (Apache-2.0)."
+OTHERS = "{names}: this card cannot tell; see where the images came from."
+
+LIMITS = """\
+- It tells apart what your examples tell apart: labels that are wrong, or classes that differ in
+  something no pixel shows, cannot be learned.
+- Images are brought to {size} x {size} pixels, the centre kept: small details of large photographs
+  and things at the border are lost.
+- It always answers with one of your classes, also for an image of none of them.
+- Accuracy was measured on few classes at a time; with many or very similar classes it is lower.
+  `polyshot classify` estimates it on your examples, `polyshot evaluate` measures it on more.
+- Probabilities are fitted to validation tasks of the sources; on other images they may be too sure.
+- It is not made for, and was not tested on, recognising people or decisions about them."""
+
+
+def card(pool: Pool, results: Sequence[Result] = (), packs: Sequence[Pack] = ()) -> str:
+    """Write the card as Markdown.
+
+    Args:
+        pool: what the card is about.
+        results: measured accuracies, of this pool or of others by the same recipe.
+        packs: the sources, for the table of the data; those that the pool does not know by their
+            hash are left out.
+
+    """
+    if not {"config", "packs"} <= set(pool.about):
+        raise PolyshotError("The pool does not say how it was trained: it can have no card.")
+    by_hash = {pack.hash: pack for pack in packs}
+    sources = {name: by_hash.get(found) for name, found in pool.about["packs"].items()}
+    return "\n\n".join(
+        [
+            "# Model card",
+            _what(pool),
+            f"## Data\n\n{_data(sources)}",
+            f"## Licence of the data\n\n{_licence(sources)}",
+            f"## Recipe\n\n{_recipe(pool)}",
+            f"## Accuracy\n\n{_accuracy(pool, results)}",
+            f"## Limits\n\n{LIMITS.format(size=pool.size)}",
+            f"## Remake it\n\n```console\n{_remake(pool)}\n```\n",
+        ]
+    )
+
+
+def _what(pool: Pool) -> str:
+    count = parameters(pool.base) + sum(map(parameters, pool.modulators.values()))
+    off = [name for name, strength in pool.strengths.items() if not strength]
+    without = f" Of these, {', '.join(off)} equal the base (strength 0)." if off else ""
+    return (
+        f"A pool of {len(pool.members)} members over one ResNet-18 of width {pool.config.width}: "
+        f"the base and a `{pool.kind}` modulator for each of {len(pool.modulators)} source "
+        f"domains, {count:,} parameters in all.{without} It classifies images of any kind from a "
+        f"few examples of each class. Hash `{pool.hash[:12]}`, written by Polyshot {__version__}."
+    )
+
+
+def _data(sources: Mapping[str, Pack | None]) -> str:
+    lines = ["| source | what it is | classes | images | hash of its pack |", "|---" * 5 + "|"]
+    for name, pack in sources.items():
+        if pack is None:
+            lines.append(f"| {name} | | | | |")
+            continue
+        about = RESEARCH_DATA[name] if _is_research(pack) else str(pack.source["origin"])
+        domain = pack.domain
+        lines.append(
+            f"| {name} | {about} | {len(domain.split.train)} of {len(domain.class_names)} | "
+            f"{len(domain.labels):,} | `{pack.hash[:12]}` |"
+        )
+    return "\n".join(
+        [
+            "Trained on the training classes of these sources (the numbers are training classes "
+            "of all); validation classes chose settings, test classes were only measured on.",
+            "",
+            *lines,
+        ]
+    )
+
+
+def _licence(sources: Mapping[str, Pack | None]) -> str:
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for name, pack in sources.items():
+        drawn = pack is not None and pack.source["reader"] == "toy"
+        research = pack is not None and _is_research(pack)
+        kinds[DRAWN if drawn else RESEARCH if research else OTHERS].append(name)
+    return "\n\n".join(text.format(names=", ".join(names)) for text, names in kinds.items())
+
+
+def _is_research(pack: Pack) -> bool:
+    """Whether a pack was made of one of the known files."""
+    name = pack.domain.name
+    return name in RESEARCH_DATA and pack.source["origin"] == f"{name}.parquet"
+
+
+def _recipe(pool: Pool) -> str:
+    plain = pool.about["config"]
+    steps = pool.about.get("steps", {})
+    reached = [
+        f"- {step}: {100 * about['validation']:.1f} % on validation classes"
+        for step, about in steps.items()
+        if isinstance(about, dict) and about.get("validation") is not None
+    ]
+    return "\n".join(
+        [
+            f"Preset `{plain['preset']}`, seed {plain['seed']}, images of {pool.size} pixels, "
+            f"{pool.metric} metric. Step 1 trains the base on all sources, step 2 a modulator for "
+            "each with the base frozen, step 3 the selector.",
+            "",
+            *reached,
+        ]
+    ).rstrip()
+
+
+def _accuracy(pool: Pool, results: Sequence[Result]) -> str:
+    if not results:
+        return "No results were given."
+    parts = []
+    shapes = {(r.way, r.shot): None for r in results}
+    for (way, shot), seen in [(shape, seen) for shape in shapes for seen in (True, False)]:
+        chosen = [r for r in results if (r.way, r.shot, bool(r.seen)) == (way, shot, seen)]
+        if chosen:
+            kind = "seen domains (new classes)" if seen else "unseen domains"
+            episodes = sorted({r.episodes for r in chosen})
+            counts = " or ".join(map(str, episodes))
+            parts.append(
+                f"### {way}-way {shot}-shot, {kind}\n\nPercent right over {counts} tasks a "
+                f"domain, with the 95 % interval over tasks.\n\n{_table(chosen)}"
+            )
+    own = sum(r.pool == pool.hash for r in results)
+    others = len({r.pool for r in results} - {pool.hash})
+    parts.append(
+        f"{own} of {len(results)} results are of this very pool"
+        + (f", the others of {others} pools of other seeds or sources." if others else ".")
+    )
+    return "\n\n".join(parts)
+
+
+def _table(results: Sequence[Result]) -> str:
+    cells: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
+    for result in results:
+        cells[result.target][label(result)].append(result)
+    methods = list(dict.fromkeys(map(label, results)))
+    lines = ["| domain | " + " | ".join(methods) + " |", "|---" * (len(methods) + 1) + "|"]
+    for target, row in cells.items():
+        texts = [_cell(row.get(method, [])) for method in methods]
+        lines.append(f"| {target} | " + " | ".join(texts) + " |")
+    if len(cells) > 1:
+        averages = []
+        for method in methods:
+            rows = [row[method] for row in cells.values() if method in row]
+            means = [sum(r.mean for r in found) / len(found) for found in rows]
+            whole = len(rows) == len(cells)
+            averages.append(f"{100 * sum(means) / len(means):.1f}" if whole else "")
+        lines.append("| **average** | " + " | ".join(averages) + " |")
+    return "\n".join(lines)
+
+
+def _cell(found: Sequence[Result]) -> str:
+    """Average pools of several seeds, and show how far they lie apart."""
+    if not found:
+        return ""
+    means = [100 * r.mean for r in found]
+    half_width = sum(100 * r.half_width for r in found) / len(found)
+    text = f"{sum(means) / len(means):.1f} ±{half_width:.1f}"
+    if len(found) > 1:
+        text += f" ({len(found)} pools, {min(means):.1f} to {max(means):.1f})"
+    return text
+
+
+def _remake(pool: Pool) -> str:
+    plain, sources = pool.about["config"], ",".join(pool.about["packs"])
+    words = ["polyshot", "train", "PACKS", "--sources", sources, "--preset", plain["preset"]]
+    words += ["--seed", str(plain["seed"]), "--out", "run"]
+    for option in _changed(plain):
+        words += ["--set", option]
+    return f"{shlex.join(words)}\npython tools/ship_pool.py run/pool SHIPPED"
+
+
+def _changed(plain: Mapping[str, Any]) -> list[str]:
+    """List what differs from the preset, as options of `train`."""
+    usual = to_dict(preset(plain["preset"])) | {"seed": plain["seed"]}
+
+    def walk(value: Any, other: Any, path: str) -> list[str]:
+        if isinstance(value, dict):
+            return [line for key in value for line in walk(value[key], other[key], f"{path}{key}.")]
+        shown = value if isinstance(value, str) else json.dumps(value)
+        return [] if value == other else [f"{path[:-1]}={shown}"]
+
+    return walk(to_dict(from_dict(plain)), usual, "")

@@ -1,0 +1,129 @@
+"""tsa: a modulator of the task's own, learned on its support set.
+
+*Cross-domain Few-shot Learning with Task-specific Adapters* (Li et al., 2022): 1x1 convolutions
+beside the 3x3 ones, without bias, and a linear map of the embedding, learned by nearest prototypes
+of the support set with everything else frozen. Its adapters are our `conv1x1` modulators, so here
+they may start where the pool already is: from alpha_0 as in the paper, from the selected modulator,
+or from the blend. The paper's learning rate is another on seen than on unseen domains; here it is
+the low one everywhere, which loses nothing on seen ones (research/recipe.md §10), or one that the
+support set clearly prefers.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from polyshot.config import AdaptationConfig
+from polyshot.methods.blend import TaskNetworks, blended, blended_scale
+from polyshot.methods.inner_loop import tasks_at_once
+from polyshot.methods.opinions import USUAL_SCALE, Opinion
+from polyshot.methods.pa import PACE, identities
+from polyshot.methods.support_learning import learn_tasks
+from polyshot.methods.tasks import TaskBatch, pick
+from polyshot.models.resnet import ResNet
+from polyshot.models.task_modulators import TaskModulators, embed_modulated, no_weights, stem
+
+if TYPE_CHECKING:
+    from polyshot.pool import Pool
+
+
+@dataclass(frozen=True, eq=False)
+class Networks:
+    """Modulators and maps of E tasks (`support_learning.Learnable`)."""
+
+    base: ResNet
+    modulators: TaskModulators
+    """Where learning starts; slopes and shifts stay as they are."""
+    tasks: TaskBatch
+    names: list[str] = field(default_factory=list)
+    """Of the convolutions whose modulators are learned; the map comes last."""
+    paces: Sequence[float] = ()
+
+    def at_once(self, images: int) -> int:
+        """Return how many tasks of so many images to learn side by side."""
+        return tasks_at_once(images, self.base.conv1.weight.device)
+
+    def start(self, rows: Tensor) -> list[Tensor]:
+        """Return the blend's weights, and a map that changes nothing."""
+        weights = self.modulators.weights
+        own = [
+            weights[name][rows] if len(weights[name]) > 1 else weights[name].repeat(len(rows), 1, 1)
+            for name in self.names
+        ]
+        like = torch.empty(0, self.base.config.dim, device=rows.device)
+        return [*own, identities(len(rows), like)]
+
+    def inputs(self, rows: Tensor, places: Tensor) -> Tensor:
+        """Run the stem, in which nothing is learned: ``[k * W * S', C, h, w]``."""
+        images = pick(self.tasks.support_images(rows), places).flatten(1, 2)
+        with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=images.is_cuda):
+            return stem(self.base, images)
+
+    def embed(self, leaves: Sequence[Tensor], rows: Tensor, inputs: Tensor) -> Tensor:
+        """Embed by what was learned: ``[k, W * S', d]``."""
+        modulators = self.learned(leaves, rows)
+        with torch.autocast("cuda", torch.bfloat16, enabled=inputs.is_cuda):
+            embeddings = embed_modulated(self.base, modulators, inputs, len(rows))
+        return embeddings @ leaves[-1].mT
+
+    def learned(self, leaves: Sequence[Tensor], rows: Tensor) -> TaskModulators:
+        """Return the modulators of some tasks."""
+        fixed = TaskModulators({}, self.modulators.slopes, self.modulators.shifts).rows(rows)
+        own = dict(zip(self.names, leaves, strict=False))
+        return TaskModulators(own, fixed.slopes, fixed.shifts)
+
+
+def learn_networks(
+    pool: "Pool",
+    tasks: TaskBatch,
+    weights: Tensor,
+    plain: Callable[[Tensor, Tensor], Tensor],
+) -> tuple[TaskNetworks | None, Tensor]:
+    """Learn a network for each task that gains by it.
+
+    Args:
+        pool: where networks start, and how they learn (`Pool.adaptation`).
+        tasks: E of them.
+        weights: ``[E, M]`` of the members, by the rule.
+        plain: the rule's own answers on halves of the support sets (`learn_tasks`).
+
+    Returns:
+        The networks of some tasks, None if none has learned; and bool ``[E]``, whose learning
+        diverged.
+
+    """
+    with torch.no_grad():
+        start = blended(pool, _start(weights, pool.adaptation))
+    if not start.weights:  # of channel modulators, or of none at all
+        start = TaskModulators(no_weights(pool.base), start.slopes, start.shifts)
+    names = list(start.weights)
+    networks = Networks(pool.base, start, tasks, names, [*[1.0] * len(names), PACE])
+    scale = blended_scale(pool, weights)
+    usual = scale if pool.metric == "cosine" else torch.full_like(scale, USUAL_SCALE)
+    found = learn_tasks(networks, _present(tasks, pool.device), pool.adaptation, usual, plain)
+    if not len(found.rows):
+        return None, found.diverged
+    opinion = Opinion(found.centres, None, found.scale, unit=True, maps=found.leaves[-1])
+    modulators = networks.learned(found.leaves, found.rows)
+    return TaskNetworks(pool.base, modulators, found.rows, opinion), found.diverged
+
+
+def _start(weights: Tensor, config: AdaptationConfig) -> Tensor:
+    """Say from which blend learning starts: ``[E, M]``."""
+    if config.tsa_start == "rule":
+        return weights
+    chosen = weights.argmax(1, keepdim=True)
+    if config.tsa_start == "base":
+        chosen = torch.zeros_like(chosen)
+    return torch.zeros_like(weights).scatter_(1, chosen, 1.0)
+
+
+def _present(tasks: TaskBatch, device: torch.device) -> Tensor:
+    """Return the tasks' mask, bool ``[E, W, S]``, also where shots are even."""
+    if tasks.mask is not None:
+        return tasks.mask.to(device)
+    shape = tasks.support_of(0)[..., 0]
+    return torch.ones(shape.shape, dtype=torch.bool, device=device)

@@ -1,0 +1,68 @@
+"""How many bits a stored weight takes: kernels and matrices may be rounded, vectors never are.
+
+Vectors (batch norm, biases, channel modulators) are few, and variances may be small. An 8-bit
+tensor ``name`` is int8, one row an output channel, with a float32 factor for each row beside it
+under ``name.factor``: half precision would lose the factors of weak modulators, which lie near its
+smallest number.
+"""
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from polyshot.errors import PolyshotError, near, some
+
+Precision = Literal["full", "half", "eight"]
+"""Bits of a weight: 32 (to the bit as trained), 16, or 8."""
+
+FACTOR = ".factor"
+STEPS = 127
+"""Steps from 0 to the largest weight of a row; symmetric, so -128 is never used."""
+
+
+def check_precision(name: str) -> None:
+    """Refuse a precision that does not exist."""
+    known = get_args(Precision)
+    if name not in known:
+        raise PolyshotError(f"Unknown precision '{name}', only {some(known)}.{near(name, known)}")
+
+
+def to_stored(tensors: Mapping[str, Tensor], precision: Precision) -> dict[str, Tensor]:
+    """Bring tensors into the form on disk."""
+    stored: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        whole = tensor.detach().cpu().contiguous()
+        if precision == "full" or whole.ndim < 2 or not whole.is_floating_point():
+            stored[name] = whole
+        elif precision == "half":
+            stored[name] = whole.half()
+        else:
+            stored[name], stored[name + FACTOR] = _rounded(whole)
+    return stored
+
+
+def from_stored(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Bring tensors back into float32; inverse of `to_stored` up to its rounding."""
+    tensors = {}
+    for name, tensor in stored.items():
+        factor = stored.get(name + FACTOR)
+        if factor is not None:
+            if factor.shape != tensor.shape[:1]:
+                raise PolyshotError(
+                    f"{name} has wrong shapes: {list(factor.shape)} factors for "
+                    f"{list(tensor.shape)} weights."
+                )
+            tensors[name] = tensor.float() * factor.view(-1, *[1] * (tensor.ndim - 1))
+        elif not name.endswith(FACTOR):
+            tensors[name] = tensor.float() if tensor.dtype == torch.float16 else tensor
+    return tensors
+
+
+def _rounded(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Round a kernel or matrix [outputs, ...] to int8 and its factors [outputs]."""
+    rows = tensor.float().flatten(1)
+    factor = rows.abs().amax(1) / STEPS  # [outputs]; 0 for a row of zeros
+    steps = rows / factor.clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(1)
+    return steps.round().clamp(-STEPS, STEPS).to(torch.int8).view_as(tensor), factor

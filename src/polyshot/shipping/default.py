@@ -1,0 +1,40 @@
+"""The pool that the name ``default`` means, wherever a command asks for a pool."""
+
+import os
+from pathlib import Path
+
+from polyshot.errors import PolyshotError
+
+NAME = "default"
+PACKAGED = Path(__file__).parents[1] / "pools" / NAME
+"""Where the pool lies that ships with the package."""
+VARIABLE = "POLYSHOT_POOL"
+"""Of the environment: the folder of another pool that takes its place."""
+
+
+def pool_path(name: str | Path) -> Path:
+    """Return the folder of a pool that a user named: a path, or ``default``.
+
+    A folder of one's own called default is ``./default``.
+    """
+    return default_pool() if name == NAME else Path(name)
+
+
+def has_default() -> bool:
+    """Whether ``default`` means anything."""
+    return VARIABLE in os.environ or (PACKAGED / "pool.json").is_file()
+
+
+def default_pool() -> Path:
+    """Return the folder of the pool that ``default`` means; refuses where there is none."""
+    if other := os.environ.get(VARIABLE):
+        if not (Path(other) / "pool.json").is_file():
+            raise PolyshotError(f"{VARIABLE} names {other}, which is no pool: it has no pool.json.")
+        return Path(other)
+    if not (PACKAGED / "pool.json").is_file():
+        raise PolyshotError(
+            "This copy of Polyshot comes without a trained pool: name one with --pool "
+            f"(or {VARIABLE}); 'polyshot demo' makes a small one in demo/run/pool, "
+            "'polyshot train' a real one."
+        )
+    return PACKAGED

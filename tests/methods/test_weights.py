@@ -1,0 +1,160 @@
+"""What support sets tell about the members."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from polyshot.errors import PolyshotError
+from polyshot.methods.rules import rule
+from polyshot.methods.tasks import Tasks
+from polyshot.methods.weights import (
+    automatic,
+    by_leave_one_out,
+    by_selector,
+    by_sur,
+    leave_one_out,
+    uniform,
+)
+from polyshot.models.heads import Metric
+from polyshot.pool import Pool
+
+from ..pools import random_pool, random_tasks
+
+
+def loss_by_hand(pool: Pool, tasks: Tasks, episode: int, member: int) -> float:
+    """Mean loss of the images that have another of their class, one at a time."""
+    assert tasks.mask is not None
+    mask, losses = tasks.mask[episode], []
+    for way, place in mask.nonzero().tolist():
+        rest = mask.clone()
+        rest[way, place] = False
+        if not rest[way].any():
+            continue
+        images = tasks.support[member, episode]
+        if pool.metric == "cosine":
+            images = F.normalize(images, dim=-1)
+        centres = torch.stack([images[c][rest[c]].mean(0) for c in range(len(mask))])
+        image = images[way, place]
+        if pool.metric == "cosine":
+            logits = F.cosine_similarity(image[None], centres)
+        else:
+            logits = -(image - centres).square().sum(-1)
+        logits = logits * pool.scales[member]
+        losses.append(float(F.cross_entropy(logits[None], torch.tensor([way]))))
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_leave_one_out_is_what_leaving_out_gives(metric: Metric) -> None:
+    pool, tasks = random_pool(metric=metric), random_tasks(shot=4)
+    losses = torch.tensor(
+        [[loss_by_hand(pool, tasks, e, m) for m in range(4)] for e in range(len(tasks))]
+    )
+    weights, told = leave_one_out(pool, tasks)
+    torch.testing.assert_close(weights, torch.softmax(-10 * losses, 1), atol=1e-4, rtol=1e-3)
+    assert told.all()
+    assert torch.equal(by_leave_one_out(pool, tasks), weights)
+
+
+def one_shot(tasks: Tasks) -> Tasks:
+    return Tasks(tasks.support[:, :, :, :1], tasks.query)
+
+
+def test_at_one_shot_the_selector_decides() -> None:
+    pool, tasks = random_pool(), one_shot(random_tasks())
+    chances = by_selector(pool, tasks)
+    assert torch.equal(by_leave_one_out(pool, tasks), chances)
+    assert torch.equal(by_sur(pool, tasks), chances)
+    torch.testing.assert_close(automatic(pool, tasks), (chances + 0.25) / 2)
+
+
+def test_a_task_among_others_may_have_one_shot() -> None:
+    pool, tasks = random_pool(), random_tasks()
+    assert tasks.mask is not None
+    mask = tasks.mask.clone()
+    mask[2, :, 1:] = False
+    mixed = Tasks(tasks.support, tasks.query, mask)
+    weights, told = leave_one_out(pool, mixed)
+    assert told.tolist() == [True, True, False, True, True]
+    assert torch.equal(weights[2], torch.full((4,), 0.25))
+    chances = by_selector(pool, mixed)
+    for rule_of in (by_leave_one_out, by_sur):
+        found = rule_of(pool, mixed)
+        assert torch.equal(found[2], chances[2])
+        torch.testing.assert_close(found[3], rule_of(pool, tasks)[3])
+
+
+@pytest.mark.parametrize("shot", [1, 3])
+def test_without_a_selector_leaving_out_decides_or_nobody(shot: int) -> None:
+    pool, tasks = random_pool(selector=False), random_tasks(shot=shot)
+    expected = uniform(pool, tasks) if shot == 1 else leave_one_out(pool, tasks)[0]
+    for rule_of in (automatic, by_leave_one_out):
+        assert torch.equal(rule_of(pool, tasks), expected)
+    for name in ("select", "soft"):
+        with pytest.raises(PolyshotError, match="no selector"):
+            rule(name, pool)
+    for name in ("auto", "loo", "sum", "sur", "blend"):
+        rule(name, pool)
+    assert rule("blend", pool).members(pool) == [0, 1, 2, 3]
+
+
+def test_auto_is_the_mean_of_selector_and_leave_one_out() -> None:
+    pool, tasks = random_pool(), random_tasks(shot=4)
+    expected = (by_selector(pool, tasks) + leave_one_out(pool, tasks)[0]) / 2
+    torch.testing.assert_close(automatic(pool, tasks), expected)
+
+
+def test_the_best_member_gets_the_weight() -> None:
+    """One member tells the classes apart, the others see noise."""
+    pool, tasks = random_pool(), random_tasks(way=4, shot=5, episodes=6)
+    support = torch.rand_like(tasks.support)
+    support[2] = 0.1 * support[2] + torch.eye(4, support.shape[-1])[None, :, None]
+    clear = Tasks(support, tasks.query)
+    for rule_of in (by_leave_one_out, by_sur):
+        weights = rule_of(pool, clear)
+        assert (weights.argmax(1) == 2).all()
+        assert (weights[:, 2] > 0.8).all()
+    assert (automatic(pool, clear)[:, 2] > 0.4).all()
+
+
+def test_sur_classifies_left_out_images_better_than_equal_weights() -> None:
+    pool, tasks = random_pool(), random_tasks(shot=5, episodes=8)
+
+    def loss(weights: torch.Tensor) -> torch.Tensor:
+        """Of single members with these weights in their place: an upper bound is not enough."""
+        from polyshot.methods.weights import _left_out, _losses
+
+        held = _left_out(pool, tasks)
+        assert held is not None
+        logits, labels, there = held
+        mixed = torch.einsum("em,emnw->enw", weights, logits)
+        return _losses(mixed.unsqueeze(1), labels, there)[:, 0]
+
+    fitted, even = by_sur(pool, tasks), uniform(pool, tasks)
+    assert (loss(fitted) < loss(even)).all()
+
+
+@pytest.mark.parametrize("name", ["auto", "loo", "sur", "soft", "sum"])
+def test_one_class_is_its_own_answer(name: str) -> None:
+    pool, tasks = random_pool(), random_tasks(way=1)
+    weights = rule(name, pool).weights(pool, tasks)
+    torch.testing.assert_close(weights.sum(1), torch.ones(5))
+
+
+def test_tasks_do_not_depend_on_their_company() -> None:
+    pool, tasks = random_pool(), random_tasks()
+    assert tasks.mask is not None
+    for rule_of in (automatic, by_leave_one_out, by_sur):
+        whole = rule_of(pool, tasks)
+        alone = rule_of(
+            pool,
+            replace(
+                tasks,
+                support=tasks.support[:, 3:4],
+                query=tasks.query[:, 3:4],
+                mask=tasks.mask[3:4],
+            ),
+        )
+        torch.testing.assert_close(alone, whole[3:4], atol=1e-5, rtol=1e-5)

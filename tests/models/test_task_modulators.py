@@ -1,0 +1,116 @@
+from typing import get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from polyshot.models.modulators import Kind, Modulator, blend, embed_member, fold
+from polyshot.models.resnet import ResNetConfig
+from polyshot.models.task_modulators import (
+    TaskModulators,
+    embed_modulated,
+    fold_task,
+    no_weights,
+    stem,
+    task_modulators,
+)
+
+from .reference import assert_near, copied, random_base, random_modulator, same_states
+
+KINDS = get_args(Kind)
+
+
+def gentle(config: ResNetConfig, kind: Kind, seed: int) -> Modulator:
+    modulator = random_modulator(config, kind, seed)
+    with torch.no_grad():
+        for name, parameter in modulator.named_parameters():
+            parameter.lerp_(torch.full_like(parameter, float(name.endswith("scale"))), 0.6)
+    return modulator
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    kind=st.sampled_from(KINDS),
+    stem_kind=st.sampled_from(["imagenet", "small", "small/2"]),
+    width=st.sampled_from([2, 3, 4]),
+    members=st.integers(0, 3),
+    tasks=st.integers(1, 3),
+    side=st.integers(9, 33),
+    seed=st.integers(0, 99),
+)
+def test_each_task_is_the_base_with_its_own_blend(
+    kind: Kind, stem_kind: str, width: int, members: int, tasks: int, side: int, seed: int
+) -> None:
+    config = ResNetConfig(width=width, stem=stem_kind)  # type: ignore[arg-type]
+    base = random_base(config, seed)
+    modulators = [gentle(config, kind, seed + i) for i in range(members)]
+    draw = torch.Generator().manual_seed(seed)
+    images = torch.randn(tasks, 2, 3, side, side, generator=draw)
+    shares = torch.rand(tasks, members, generator=draw)
+    with torch.no_grad():
+        mixed = task_modulators(base, modulators, shares)
+        found = embed_modulated(base, mixed, stem(base, images), tasks)
+        for task in range(tasks):
+            network = fold(base, blend(modulators, shares[task])) if members else base
+            assert_near(found[task], network(images[task]))
+            assert_near(fold_task(base, mixed, task)(images[task]), network(images[task]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_some_tasks_are_those_tasks(kind: Kind) -> None:
+    config = ResNetConfig(width=4, stem="small/2")
+    base, modulators = random_base(config), [gentle(config, kind, i) for i in range(2)]
+    before = copied(base)
+    images, shares = torch.randn(4, 2, 3, 16, 16), torch.rand(4, 2)
+    with torch.no_grad():
+        mixed = task_modulators(base, modulators, shares)
+        whole = embed_modulated(base, mixed, stem(base, images), 4)
+        rows = torch.tensor([3, 0, 3])
+        part = embed_modulated(base, mixed.rows(rows), stem(base, images[rows]), 3)
+    assert_near(part, whole[rows])
+    assert same_states(base, before)
+
+
+def test_gradients_reach_each_modulator_from_its_own_images() -> None:
+    config = ResNetConfig(width=3, stem="small/2")
+    base = random_base(config).double().requires_grad_(False)
+    modulators = [gentle(config, "conv1x1", i).double() for i in range(2)]
+    images = torch.randn(2, 3, 3, 16, 16, dtype=torch.float64)
+    mixed = task_modulators(base, modulators, torch.eye(2, dtype=torch.float64))
+    leaves = {name: weight.clone().requires_grad_() for name, weight in mixed.weights.items()}
+    learned = TaskModulators(leaves, mixed.slopes, mixed.shifts)
+    found = embed_modulated(base, learned, stem(base, images), 2)
+    gradients = torch.autograd.grad(found.square().sum(), list(leaves.values()))
+    for task, modulator in enumerate(modulators):
+        loss = embed_member(base, modulator, images[task]).square().sum()
+        own = {n: p for n, p in modulator.named_parameters() if n.endswith("weight")}
+        expected: tuple[Tensor, ...] = torch.autograd.grad(loss, list(own.values()))
+        for name, gradient in zip(leaves, gradients, strict=True):
+            place = list(own).index(f"{name}.weight")
+            assert_near(gradient[task], expected[place].flatten(1), 1e-8)
+
+
+def test_no_weights_change_nothing() -> None:
+    base, images = random_base(ResNetConfig(width=4, stem="small")), torch.randn(3, 2, 3, 12, 12)
+    with torch.no_grad():
+        plain = task_modulators(base, [], torch.zeros(3, 0))
+        assert not plain.weights
+        same = TaskModulators(no_weights(base), plain.slopes, plain.shifts)
+        found = embed_modulated(base, same, stem(base, images), 3)
+        assert_near(found, base(images.flatten(0, 1)).view(3, 2, -1))
+
+
+def test_products_under_autocast_are_narrow_and_near() -> None:
+    config = ResNetConfig(width=8, stem="small/2")
+    base, modulators = random_base(config), [gentle(config, "conv1x1", 1)]
+    images = torch.randn(2, 3, 3, 16, 16)
+    with torch.no_grad():
+        mixed = task_modulators(base, modulators, torch.tensor([[1.0], [0.5]]))
+        exact = embed_modulated(base, mixed, stem(base, images), 2)
+        with torch.autocast("cpu", torch.bfloat16):
+            narrow = embed_modulated(base, mixed, stem(base, images), 2)
+    assert narrow.dtype == torch.float32
+    assert not torch.equal(narrow, exact)
+    assert_near(narrow, exact, 0.05)

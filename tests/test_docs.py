@@ -1,0 +1,168 @@
+"""The documentation's commands and code, run as written; links, pictures and lists are whole."""
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+import typer
+
+from polyshot.cli import app
+from polyshot.data import readers
+from polyshot.data.importer import ImportOptions, import_source
+from polyshot.methods.image_tasks import ImageTasks
+from polyshot.methods.method import METHODS, find_methods
+from polyshot.methods.readout import predict
+from polyshot.methods.rules import RULES
+from polyshot.shipping.default import VARIABLE, has_default
+from polyshot.shipping.example import draw_example
+
+from .pools import random_pool, random_tasks
+from .test_readme import SHORTER
+from .test_shipping import trained_pool
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.S)
+
+
+# --- the tour
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tour")
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Where the package has no pool yet, a small one stands in."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    made = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}
+    if not has_default():
+        folder = tmp_path_factory.mktemp("stand-in") / "pool"
+        trained_pool().save(folder)
+        made[VARIABLE] = str(folder)
+    return made
+
+
+TOUR = [line for block in blocks("tour.md", "console") for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("command", TOUR)
+def test_the_tours_commands(command: str, workplace: Path, environment: dict[str, str]) -> None:
+    more = next((extra for start, extra in SHORTER.items() if command.startswith(start)), "")
+    more = more.replace("--set size=24", "")
+    child = subprocess.run(
+        command + more,
+        shell=True,
+        cwd=workplace,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr
+
+
+@pytest.mark.parametrize("code", blocks("tour.md", "python"))
+def test_the_tours_code(code: str, workplace: Path, environment: dict[str, str]) -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=workplace,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == 0 and "Expected accuracy" in child.stdout, child.stderr
+
+
+# --- how to extend
+
+
+def extension(number: int, name: str) -> ModuleType:
+    made = ModuleType(name)
+    exec(compile(blocks("extend.md", "python")[number], "extend.md", "exec"), made.__dict__)
+    return made
+
+
+def test_the_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "READERS", (extension(0, "table"), *readers.READERS))
+    example = draw_example(tmp_path / "example", classes=3, shot=1, queries=4)
+    (done,) = import_source(example.answers, tmp_path / "packs", ImportOptions(size=16, workers=1))
+    assert done.pack.domain.name == "answers"
+    assert done.pack.domain.class_sizes.tolist() == [4, 4, 4]
+
+
+def test_the_modulator() -> None:
+    extension(1, "properties")
+
+
+def test_the_rule() -> None:
+    try:
+        extension(2, "apart")
+        chances = predict(random_pool(), random_tasks(), "apart")
+        torch.testing.assert_close(chances.sum(-1), torch.ones(chances.shape[:-1]))
+    finally:
+        RULES.pop("apart", None)
+
+
+def test_the_method() -> None:
+    try:
+        extension(3, "polyshot.methods.pixels")
+        (method,) = find_methods(["pixels"])
+        images = torch.randint(0, 256, (20, 3, 16, 16), dtype=torch.uint8)
+        support, query = torch.arange(12).view(2, 3, 2), torch.arange(12, 20).view(2, 4)
+        tasks = ImageTasks(lambda wanted: images[wanted], 20, support, query)
+        chances = method.fit(None, {}).predict(tasks)  # type: ignore[arg-type]
+        assert chances.shape == (2, 4, 3)
+        torch.testing.assert_close(chances.sum(-1), torch.ones(2, 4))
+    finally:
+        METHODS.pop("pixels", None)
+
+
+# --- whole and true
+
+
+def test_the_pictures_are_what_the_tool_draws() -> None:
+    drawn = runpy.run_path(str(ROOT / "tools" / "draw_steps.py"))["PICTURES"]
+    assert {file.stem for file in (DOCS / "pictures").glob("*.svg")} == set(drawn)
+    page = (DOCS / "how.md").read_text(encoding="utf-8")
+    for name, draw in drawn.items():
+        assert (DOCS / "pictures" / f"{name}.svg").read_text(encoding="utf-8") == draw()
+        assert f"](pictures/{name}.svg)" in page
+
+
+def test_every_command_is_in_the_documentation() -> None:
+    page = (DOCS / "commands.md").read_text(encoding="utf-8")
+
+    def names(group: typer.core.TyperGroup, before: str) -> list[str]:
+        found = []
+        for name, command in group.commands.items():
+            inner = isinstance(command, typer.core.TyperGroup)
+            found += names(command, f"{before} {name}") if inner else [f"{before} {name}"]
+        return found
+
+    command = typer.main.get_command(app)
+    assert isinstance(command, typer.core.TyperGroup)
+    missing = [name for name in names(command, "polyshot") if f"`{name}" not in page]
+    assert not missing
+
+
+def test_every_page_is_in_the_navigation_and_every_link_leads_somewhere() -> None:
+    listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for page in DOCS.rglob("*.md"):
+        assert f": {page.relative_to(DOCS).as_posix()}" in listed, page
+        for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
+            if not target.startswith(("http:", "https:")):
+                assert (page.parent / target).exists(), f"{page}: {target}"

@@ -1,0 +1,352 @@
+"""What ships: the default pool, 8-bit weights, the example folder, and the model card."""
+
+import csv
+import json
+import runpy
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from safetensors.torch import load_file
+
+from polyshot.config import override, preset, to_dict
+from polyshot.data.pack import Pack
+from polyshot.data.toy_packs import draw_packs
+from polyshot.errors import PolyshotError
+from polyshot.evaluation.results import Result, append_results
+from polyshot.experiments.card import card
+from polyshot.pool import Pool
+from polyshot.pool_files import modulator_file
+from polyshot.precision import FACTOR, from_stored, to_stored
+from polyshot.shipping import default
+from polyshot.shipping.example import SIDES, draw_example
+from polyshot.shipping.shrink import (
+    LARGEST,
+    accuracy_costs,
+    embedding_changes,
+    folder_bytes,
+    ship,
+)
+
+from .pools import NAMES, SIZE, random_pool
+from .test_cli_pool import done, refused
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def no_pool_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(default.VARIABLE, raising=False)
+
+
+@pytest.fixture
+def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small pool in the place of the one that ships."""
+    folder = tmp_path / "package" / "pools" / "default"
+    random_pool().save(folder, "eight")
+    monkeypatch.setattr(default, "PACKAGED", folder)
+    return folder
+
+
+# --- the name `default`
+
+
+def test_the_packaged_pool_is_the_default(packaged: Path) -> None:
+    assert default.has_default()
+    assert default.pool_path("default") == default.default_pool() == packaged
+    assert Pool.default().hash == Pool.load(packaged).hash
+    assert f"{len(NAMES) + 1} members" in done("info", "default")
+
+
+def test_a_folder_called_default_is_named_with_its_place(packaged: Path) -> None:
+    assert default.pool_path("./default") == Path("default") != packaged
+    assert default.pool_path(Path("run/pool")) == Path("run/pool")
+
+
+def test_another_pool_can_take_its_place(
+    packaged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = random_pool(metric="euclidean")
+    other.save(tmp_path / "other")
+    monkeypatch.setenv(default.VARIABLE, str(tmp_path / "other"))
+    assert Pool.default().hash == other.hash
+    monkeypatch.setenv(default.VARIABLE, str(tmp_path))
+    with pytest.raises(PolyshotError, match=r"POLYSHOT_POOL names .* which is no pool"):
+        Pool.default()
+
+
+def test_a_package_without_a_pool_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(default, "PACKAGED", tmp_path / "none")
+    assert not default.has_default()
+    draw_example(tmp_path / "e", classes=2, shot=1, queries=1)
+    paths = ["--support", tmp_path / "e" / "support", "--query", tmp_path / "e" / "query"]
+    for command in (["classify", *paths], ["evaluate", tmp_path / "e" / "support"], ["card"]):
+        assert "comes without a trained pool: name one with --pool" in refused(*command)
+
+
+def test_the_pool_in_this_package_loads_and_is_small_enough() -> None:
+    if not (default.PACKAGED / "pool.json").is_file():
+        pytest.skip("no pool is in this package yet")
+    assert folder_bytes(default.PACKAGED) <= LARGEST
+    assert Pool.default().selector is not None
+
+
+def test_the_packaged_folder_is_package_data() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "pools/**/*" in project["tool"]["setuptools"]["package-data"]["polyshot"]
+    assert default.PACKAGED.is_relative_to(ROOT / "src" / "polyshot" / "pools")
+
+
+# --- 8-bit weights
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([(3, 2), (4, 3, 1, 1), (2, 3, 3, 3)]),
+    st.floats(1e-20, 1e20),
+)
+def test_rounding_moves_no_weight_by_more_than_half_a_step(
+    seed: int, shape: tuple[int, ...], size: float
+) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    tensor = torch.randn(shape, generator=draw) * size
+    tensor[0] = 0
+    stored = to_stored({"weight": tensor}, "eight")
+    assert stored["weight"].dtype == torch.int8 and stored["weight" + FACTOR].shape == shape[:1]
+    again = from_stored(stored)
+    assert list(again) == ["weight"] and again["weight"].dtype == torch.float32
+    step = tensor.abs().flatten(1).amax(1) / 127
+    assert bool(((again["weight"] - tensor).abs().flatten(1) <= 0.501 * step[:, None]).all())
+    assert not again["weight"][0].any()
+    # What was rounded once stays as it is, but for the last bit of its factor.
+    twice = from_stored(to_stored(again, "eight"))["weight"]
+    torch.testing.assert_close(twice, again["weight"], rtol=1e-6, atol=0)
+
+
+def test_vectors_and_counts_are_never_rounded() -> None:
+    tensors = {"bias": torch.rand(5), "count": torch.tensor(7), "ids": torch.arange(6).view(2, 3)}
+    for precision in ("half", "eight", "full"):
+        stored = to_stored(tensors, precision)
+        assert set(stored) == set(tensors)
+        assert all(torch.equal(stored[name], tensor) for name, tensor in tensors.items())
+    full = to_stored({"weight": torch.rand(4, 3).T}, "full")["weight"]
+    assert full.is_contiguous() and full.dtype == torch.float32
+
+
+def test_factors_that_do_not_fit_are_refused() -> None:
+    stored = to_stored({"weight": torch.rand(4, 3)}, "eight")
+    stored["weight" + FACTOR] = torch.rand(3)
+    with pytest.raises(PolyshotError, match=r"wrong shapes: \[3\] factors for \[4, 3\] weights"):
+        from_stored(stored)
+
+
+def test_small_pools_leave_modulators_of_no_strength_out(tmp_path: Path) -> None:
+    pool = random_pool()
+    for precision, there in (("full", True), ("half", False), ("eight", False)):
+        pool.save(tmp_path / precision, precision)
+        assert (tmp_path / precision / modulator_file("off")).exists() == there
+        about = json.loads((tmp_path / precision / "pool.json").read_text())
+        assert about["precision"] == precision and about["format"] == 2
+        again = Pool.load(tmp_path / precision)
+        images = np.zeros((2, 3, SIZE, SIZE), dtype=np.uint8)
+        assert torch.equal(*again.embed(images, [0, 3]))
+        again.save(tmp_path / "again")  # what was loaded can be saved and loaded to the bit
+        assert Pool.load(tmp_path / "again").hash == again.hash
+    stored = load_file(tmp_path / "eight" / "selector.safetensors")
+    assert all(tensor.dtype == torch.float32 for tensor in stored.values())
+
+
+def test_a_modulator_that_is_used_must_be_there(tmp_path: Path) -> None:
+    random_pool().save(tmp_path / "pool", "eight")
+    file = tmp_path / "pool" / "pool.json"
+    about = json.loads(file.read_text())
+    file.write_text(json.dumps(about | {"strengths": [1.0, 0.5, 0.25]}))
+    with pytest.raises(PolyshotError, match="lacks its file modulators/off"):
+        Pool.load(tmp_path / "pool")
+
+
+def test_pools_of_the_first_format_are_read(tmp_path: Path) -> None:
+    pool = random_pool()
+    pool.save(tmp_path / "pool")
+    file = tmp_path / "pool" / "pool.json"
+    about = json.loads(file.read_text()) | {"format": 1}
+    del about["precision"]
+    file.write_text(json.dumps(about))
+    assert Pool.load(tmp_path / "pool").hash == pool.hash
+
+
+def test_a_precision_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(PolyshotError, match="Did you mean 'eight'"):
+        random_pool().save(tmp_path / "pool", "eigth")  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- making the shipped folder
+
+
+@pytest.fixture(scope="module")
+def packs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packs")
+    draw_packs(folder, ["signs"], size=SIZE, per_class=16, workers=1)
+    return folder
+
+
+def test_what_shipping_costs_is_measured(packs: Path, tmp_path: Path) -> None:
+    pool, opened = random_pool(), [Pack.open(packs / "signs")]
+    shipped = ship(pool, tmp_path / "small")
+    changes = embedding_changes(pool, shipped, opened, images=20)
+    assert [change.member for change in changes] == ["base", *NAMES]
+    assert all(0.99 < change.worst <= change.mean < 1.0001 for change in changes)
+    same = embedding_changes(pool, pool, opened, images=20)
+    assert all(change.worst == pytest.approx(1) for change in same)
+    costs = accuracy_costs(pool, pool, opened, ["base", "average"], episodes=5)
+    assert [(c.target, c.method) for c in costs] == [("signs", "base"), ("signs", "average")]
+    assert all(c.difference == c.half_width == 0 for c in costs)
+
+
+def test_the_tool_that_makes_the_shipped_folder(
+    packs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool = runpy.run_path(str(ROOT / "tools" / "ship_pool.py"))["main"]
+    random_pool().save(tmp_path / "pool")
+    measure = ["--packs", str(packs), "--images", "10", "--episodes", "4"]
+    assert tool([str(tmp_path / "pool"), str(tmp_path / "out"), *measure]) == 0
+    said = capsys.readouterr().out
+    assert "MB as trained" in said and "cosine mean" in said and "mean difference" in said
+    assert json.loads((tmp_path / "out" / "pool.json").read_text())["precision"] == "eight"
+    assert tool([str(tmp_path), str(tmp_path / "out")]) == 2
+    assert "is no pool" in capsys.readouterr().err
+
+
+# --- the example folder
+
+
+def size_of(file: Path) -> tuple[int, int]:
+    with Image.open(file) as image:
+        return image.size
+
+
+def test_an_example_of_mixed_sizes_that_repeats(tmp_path: Path) -> None:
+    made = [draw_example(tmp_path / name, "signs", 3, 2, 4) for name in ("one", "two")]
+    files = [sorted(p.relative_to(e.folder) for p in e.folder.rglob("*.*")) for e in made]
+    assert files[0] == files[1] and len(files[0]) == 3 * (2 + 4) + 1
+    for file in files[0]:
+        assert (made[0].folder / file).read_bytes() == (made[1].folder / file).read_bytes()
+    assert len(list(made[0].support.iterdir())) == 3
+    sizes = {size_of(file) for file in made[0].folder.rglob("*.png")}
+    assert len(sizes) > 10 and all(0.75 * SIDES[0] <= n < SIDES[1] for s in sizes for n in s)
+    with made[0].answers.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["path"] for row in rows] == [f"query/{i:03}.png" for i in range(12)]
+    assert {row["label"] for row in rows} == {p.name for p in made[0].support.iterdir()}
+    assert [row["label"] for row in rows] != sorted(row["label"] for row in rows)
+    right = [(made[0].folder / row["path"], row["label"]) for row in rows]
+    assert made[0].right(right) == (12, 12)
+    assert made[0].right([(path, "none") for path, _ in right]) == (0, 12)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--domain", "sings"], "Did you mean 'signs'?"),
+        (["--classes", "500"], "2 to 48 classes"),
+    ],
+)
+def test_examples_that_cannot_be(options: list[str], said: str, tmp_path: Path) -> None:
+    assert said in refused("example", tmp_path / "e", *options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_example_overwrites_nothing(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    assert "mine exists: choose a folder" in refused("example", tmp_path / "mine")
+    (tmp_path / "file").write_text("in the way")
+    assert "cannot be written" in refused("example", tmp_path / "file" / "e")
+
+
+def test_the_example_is_classified_by_the_default_pool(packaged: Path, tmp_path: Path) -> None:
+    said = done("example", tmp_path / "e", "--classes", 2, "--shot", 2, "--queries", 2)
+    command = said.splitlines()[-1].split()
+    assert command[:2] == ["polyshot", "classify"]
+    assert "Members used: " in done(*command[1:])
+
+
+# --- the card
+
+
+def trained_pool(**about: object) -> Pool:
+    pool = random_pool()
+    config = to_dict(override(preset("tiny"), ["base.steps=7", "modulator.kind=channel", "seed=3"]))
+    steps = {"base": {"validation": 0.5}, "modulator:one": {"validation": 0.75}}
+    pool.about = {"config": config, "packs": dict.fromkeys(NAMES, "0" * 64), "steps": steps} | about
+    return pool
+
+
+def result(of: Pool, **changes: object) -> Result:
+    plain = {
+        "method": "average", "target": "one", "seen": True, "way": 5, "shot": 5, "queries": 10,
+        "part": "test", "adaptation": "none", "seed": 0, "episodes": 600, "group_disjoint": True,
+        "fingerprint": "f", "mean": 0.8, "half_width": 0.01, "per_episode": [0.7, 0.9],
+        "pool": of.hash, "pack": "p", "version": "0",
+    }  # fmt: skip
+    return Result(**(plain | changes))  # type: ignore[arg-type]
+
+
+def test_a_card_tells_what_a_user_should_know() -> None:
+    pool = trained_pool()
+    results = [
+        result(pool),
+        result(pool, pool="other", mean=0.82),
+        result(pool, target="two", mean=0.6),
+        result(pool, target="three", seen=False, shot=1, adaptation="head"),
+    ]
+    text = card(pool, results)
+    for part in (
+        "# Model card", "## Data", "## Licence of the data", "## Recipe", "## Accuracy",
+        "## Limits", "## Remake it", pool.hash[:12], "Preset `tiny`, seed 3",
+        "- modulator:one: 75.0 % on validation classes", "off equal the base (strength 0)",
+        "### 5-way 5-shot, seen domains (new classes)", "### 5-way 1-shot, unseen domains",
+        "| one | 81.0 ±1.0 (2 pools, 80.0 to 82.0) |", "| **average** | 70.5 |",
+        "| domain | average + head |", "3 of 4 results are of this very pool",
+        "--sources one,two,off --preset tiny --seed 3 --out run",
+        "--set base.steps=7 --set modulator.kind=channel\n",
+    ):  # fmt: skip
+        assert part in text, part
+    assert "No results were given." in card(pool)
+
+
+def test_the_sources_of_a_card(packs: Path) -> None:
+    drawn = Pack.open(packs / "signs")
+    pool = trained_pool(packs={"signs": drawn.hash, "else": "0" * 64})
+    text = card(pool, packs=[drawn])
+    assert f"| signs | polyshot signs | 33 of 48 | 768 | `{drawn.hash[:12]}` |" in text
+    assert "signs: drawn by Polyshot's own code" in text
+    assert "| else | | | | |" in text and "else: this card cannot tell" in text
+
+
+def test_a_card_of_a_pool_that_does_not_say_how_it_was_trained(tmp_path: Path) -> None:
+    random_pool().save(tmp_path / "pool")
+    assert "it can have no card" in refused("card", tmp_path / "pool")
+
+
+def test_the_card_command(packs: Path, tmp_path: Path) -> None:
+    pool = trained_pool()
+    pool.save(tmp_path / "pool")
+    append_results(tmp_path / "r.jsonl", [result(pool)])
+    said = done("card", tmp_path / "pool", "--results", tmp_path / "r.jsonl", "--packs", packs)
+    assert said.startswith("# Model card\n") and "| one | 80.0 ±1.0 |" in said
+    file = tmp_path / "new" / "CARD.md"
+    assert f"wrote {file}" in done("card", tmp_path / "pool", "--out", file)
+    assert file.read_text(encoding="utf-8").startswith("# Model card\n")
+    shutil.rmtree(tmp_path / "pool")
+    assert "is no pool" in refused("card", tmp_path / "pool")
