@@ -1,4 +1,4 @@
-"""Which device to compute on."""
+"""Which device to compute on, and how precisely."""
 
 import torch
 
@@ -18,3 +18,8 @@ def best_device(wanted: str | None = None) -> torch.device:
     if device.type != "cpu" and not (device.type == "cuda" and (device.index or 0) < count):
         raise PolyshotError(f"There is no device '{wanted}' that PyTorch can use here: try cpu.")
     return device
+
+
+def bf16_on(device: torch.device) -> torch.autocast:
+    """Compute in bf16 inside, where the device is a GPU."""
+    return torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda")

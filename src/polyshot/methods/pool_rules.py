@@ -13,7 +13,7 @@ from polyshot.methods.readout import predict_many
 from polyshot.methods.rules import rule
 from polyshot.methods.tasks import IndexedTasks
 from polyshot.models.modulators import Kind
-from polyshot.models.resnet import ResNet
+from polyshot.models.resnet import ResNet, parameter_count
 from polyshot.pool import Pool
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class PoolWithRule(Fitted):
         parts = [self.pool.base, *self.pool.modulators.values()]
         if self.rule == "select" and self.pool.selector is not None:
             parts.append(self.pool.selector)
-        return sum(parameter.numel() for part in parts for parameter in part.parameters())
+        return parameter_count(*parts)
 
     def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
         """Selecting embeds the support set twice; averaging embeds all images with every member."""

@@ -14,7 +14,7 @@ from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, register
 from polyshot.methods.readout import opinion
 from polyshot.models.heads import Metric
-from polyshot.models.resnet import ResNet
+from polyshot.models.resnet import ResNet, parameter_count
 
 if TYPE_CHECKING:
     from polyshot.training.world import World
@@ -39,7 +39,7 @@ class Prototypes(Fitted):
 
     def parameters(self) -> int:
         """Count the network's."""
-        return sum(parameter.numel() for parameter in self.network.parameters())
+        return parameter_count(self.network)
 
     def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
         """Each image is embedded once; a head on embeddings costs next to nothing."""
