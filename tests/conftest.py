@@ -1,11 +1,12 @@
 """Images and domains that tests share."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from polyshot.data.domain import Domain
@@ -56,3 +57,20 @@ SHARED = Path(__file__).parents[1].parent / "shared" / "data"
 needs_shared = pytest.mark.skipif(
     not SHARED.is_dir(), reason="the real images of ../shared/data are not on this machine"
 )
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Let torch work on one core: on small tensors several would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def wide_terminal() -> None:
+    """Show whole lines of tables, and go on doing so, as test_cli.py has it."""
+    from polyshot import display  # not at the top: test_cli.py sets COLUMNS before it is imported
+
+    display.out.width = 200

@@ -6,15 +6,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from polyshot.data.toy_packs import draw_packs
 from polyshot.evaluation.results import read_results
-from polyshot.experiments.grid_folder import read_grid
+from polyshot.experiments.grid_reader import read_grid
 from polyshot.methods.method import Method, find_methods
 from polyshot.methods.rules import RULES
 
@@ -45,15 +43,7 @@ FAST = {
 """Settings of methods."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread_and_a_wide_terminal() -> Iterator[None]:
-    from polyshot import display  # not at the top: test_cli.py sets COLUMNS before it is imported
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    display.out.width = 200  # and stays so, as test_cli.py has it
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread", "wide_terminal")
 
 
 @pytest.fixture(scope="module")

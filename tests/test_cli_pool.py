@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -93,15 +93,7 @@ def training(
     return ["train", packs, *options, *settings(**changes), *more]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread_and_a_wide_terminal() -> Iterator[None]:
-    from polyshot import display  # not at the top: test_cli.py sets COLUMNS before it is imported
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    display.out.width = 200  # and stays so, as test_cli.py has it
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread", "wide_terminal")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Which device to compute on."""
+"""Which device to compute on, and how precisely."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,3 +36,8 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def bf16_on(device: torch.device) -> torch.autocast:
+    """Compute in bf16 inside, where the device is a GPU."""
+    return torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda")

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from polyshot.device import bf16_on
 from polyshot.errors import PolyshotError
 from polyshot.models.normalise import normalise
 from polyshot.models.resnet import Block, ResNet
@@ -54,10 +55,7 @@ def embed_batches(
 
 
 def _embed(network: ResNet, images: Tensor) -> Tensor:
-    with (
-        torch.inference_mode(),
-        torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda),
-    ):
+    with torch.inference_mode(), bf16_on(images.device):
         x = normalise(images).to(memory_format=torch.channels_last)
         embeddings: Tensor = network(x)
         return embeddings.float().cpu()

@@ -3,7 +3,7 @@
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from polyshot.errors import PolyshotError
 from polyshot.evaluation.evaluate import evaluate
 from polyshot.evaluation.results import Result
 from polyshot.experiments import jobs, protocols, runner
-from polyshot.experiments.grid_folder import read_grid
+from polyshot.experiments.grid_reader import read_grid
 from polyshot.experiments.runner import BAR, Summary, reproduce
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import METHODS, Fitted, Method, find_methods
@@ -29,13 +29,7 @@ from polyshot.training.world import World
 
 from .small_worlds import ONE_SHOT, SHAPE, SMALL, pack_of, states
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)

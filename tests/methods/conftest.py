@@ -1,6 +1,5 @@
 """A tiny world in which every method trains in a second, and tasks to classify."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,11 +34,8 @@ TINY = Config(
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def small_work(one_thread: None) -> None:
+    """Two threads would only wait for each other."""
 
 
 @pytest.fixture(scope="session")

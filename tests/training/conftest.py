@@ -1,11 +1,9 @@
 """Two small real packs and a config that trains on them in seconds."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from polyshot.config import BaseConfig, Config, ModulatorConfig, SelectorConfig
 from polyshot.data.pack import Pack
@@ -26,11 +24,8 @@ SMALL = Config(
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def small_work(one_thread: None) -> None:
+    """Two threads would only wait for each other."""
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result
 from polyshot.experiments.compare import label
-from polyshot.experiments.sizes import parameters
+from polyshot.models.resnet import parameter_count
 from polyshot.pool import Pool
 
 RESEARCH_DATA = {
@@ -79,7 +79,7 @@ def card(pool: Pool, results: Sequence[Result] = (), packs: Sequence[Pack] = ())
 
 
 def _what(pool: Pool) -> str:
-    count = parameters(pool.base) + sum(map(parameters, pool.modulators.values()))
+    count = parameter_count(pool.base, *pool.modulators.values())
     off = [name for name, strength in pool.strengths.items() if not strength]
     without = f" Of these, {', '.join(off)} equal the base (strength 0)." if off else ""
     return (

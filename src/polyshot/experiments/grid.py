@@ -1,7 +1,7 @@
 """The folder of a grid: where its results, failures and remarks are written.
 
 Everything is written whole or not at all, and one file belongs to one cell, so that several
-processes can work on a folder. `grid_folder` reads it for reports.
+processes can work on a folder. `grid_reader` reads it for reports.
 """
 
 import subprocess

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from polyshot.errors import some
 from polyshot.experiments.compare import BASELINE
-from polyshot.experiments.grid_folder import Contributions, Grid, Shares, World, read_grid
+from polyshot.experiments.grid_reader import Contributions, Grid, Shares, World, read_grid
 from polyshot.experiments.page import facts_list, html_page, paragraphs, write_file
 from polyshot.experiments.page_style import REPORT_STYLE
 from polyshot.experiments.page_tables import HeatMap, Row, accuracy_grid, heat_grid, plain_grid

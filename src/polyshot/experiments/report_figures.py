@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from polyshot.experiments.grid_folder import Contributions, Curve
+from polyshot.experiments.grid_reader import Contributions, Curve
 from polyshot.experiments.page_tables import Row, heat_colours
 from polyshot.experiments.report_tables import METHODS
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.stats import combined
 from polyshot.experiments.compare import label
-from polyshot.experiments.grid_folder import Contributions
+from polyshot.experiments.grid_reader import Contributions
 from polyshot.experiments.paper_numbers import (
     DATA_DIFFERS,
     paper_accuracy,
     paper_parameters,
     paper_table,
 )
+from polyshot.experiments.protocols import PROTOCOLS
 from polyshot.experiments.report_tables import (
-    PROTOCOLS,
     AccuracyTable,
     Interval,
     method_order,

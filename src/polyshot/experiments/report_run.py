@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from polyshot.errors import some
-from polyshot.experiments.grid_folder import Grid
+from polyshot.experiments.grid_reader import Grid
 from polyshot.experiments.report_plain import PlainTable
 
 SHOWN = 16

@@ -9,21 +9,14 @@ from polyshot.evaluation.results import Result
 from polyshot.evaluation.stats import combined, interval, paired
 from polyshot.experiments.compare import BASELINE, label
 from polyshot.experiments.page_tables import Cell, Row, average
+from polyshot.experiments.protocols import PROTOCOLS
+from polyshot.methods.method import find_methods
 
 METHODS = (
     *("base", "finetune", "finetune-all", "protonet", "simple-avg", "feat", "protomaml", "tadam"),
     *("select", "average", "select-channel", "average-channel"),
 )
 """Order of the columns; others follow."""
-ALWAYS_ADAPT = ("finetune", "finetune-all")
-"""They have no form without learning on the support set, so they stand in both tables."""
-PROTOCOLS = {
-    "seen": "trained on all sources",
-    "unseen": "the target left out of the training",
-    "sources-2": "trained on 2 sources",
-    "sources-4": "trained on 4 sources",
-    "sources-6": "trained on 6 sources",
-}
 
 Runs = Mapping[int | None, Result]
 """One method on one target: results by the seed of the training."""
@@ -53,8 +46,8 @@ class AccuracyTable:
         """Name the table in one line."""
         adaptation = "with" if self.adapted else "without"
         shape = f"{self.way}-way {self.shot}-shot"
-        about = PROTOCOLS.get(self.protocol)
-        protocol = f"{self.protocol} ({about})" if about else self.protocol
+        known = PROTOCOLS.get(self.protocol)
+        protocol = f"{self.protocol} ({known.about})" if known else self.protocol
         parts = (self.preset, protocol, shape, f"{adaptation} further adaptation")
         return ", ".join(filter(None, parts))
 
@@ -111,13 +104,18 @@ def accuracy_tables(results: Iterable[Result]) -> list[AccuracyTable]:
     for key in sorted(blocks, key=lambda key: (key[0], protocol_order(key[1]), -key[2])):
         check_same_episodes(blocks[key])
         plain = [r for r in blocks[key] if r.adaptation == "none"]
-        always = [r for r in plain if r.method in (*ALWAYS_ADAPT, BASELINE)]
+        always = [r for r in plain if r.method in (*_of_one_form(), BASELINE)]
         further = [r for r in blocks[key] if r.adaptation != "none"]
         if plain:
             tables.append(_table(plain, adapted=False))
         if further:
             tables.append(_table([*always, *further], adapted=True))
     return tables
+
+
+def _of_one_form() -> set[str]:
+    """Name the methods without a further adaptation: they stand in both tables."""
+    return {method.name for method in find_methods() if len(method.adaptations) == 1}
 
 
 def check_same_episodes(results: Sequence[Result]) -> None:

@@ -1,30 +1,26 @@
 """Parameter counts: the paper's table, and what a pool holds."""
 
-from torch import nn
-
 from polyshot.models.modulators import Modulator
-from polyshot.models.resnet import ResNet, ResNetConfig
+from polyshot.models.resnet import ResNet, ResNetConfig, parameter_count
 from polyshot.models.selector import Selector
 from polyshot.pool import Pool
 
 PAPER_SOURCES = 8
 
 
-def parameters(module: nn.Module) -> int:
-    """Count the trained numbers of a module."""
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
 def paper_sizes() -> list[tuple[str, int]]:
     """Count the parameters of the paper's system with its eight sources."""
     config = ResNetConfig()
-    sizes = [("base (ResNet-18)", parameters(ResNet(config)))]
+    sizes = [("base (ResNet-18)", parameter_count(ResNet(config)))]
     for kind in ("conv1x1", "channel"):
-        one = parameters(Modulator(config, kind))
+        one = parameter_count(Modulator(config, kind))
         sizes += [(f"one {kind} modulator", one), (f"eight {kind} modulators", PAPER_SOURCES * one)]
     for outputs, whose in ((PAPER_SOURCES, "its table"), (PAPER_SOURCES + 1, "its text, ours")):
         sizes.append(
-            (f"selector, {outputs} outputs ({whose})", parameters(Selector(config.dim, outputs)))
+            (
+                f"selector, {outputs} outputs ({whose})",
+                parameter_count(Selector(config.dim, outputs)),
+            )
         )
     return sizes
 
@@ -38,7 +34,9 @@ def pool_sizes(pool: Pool) -> list[tuple[str, int, str, str, str]]:
         strength = f"{pool.strengths[member]:g}" if i else ""
         reached = steps.get(f"modulator:{member}" if i else "base", {}).get("validation")
         validation = "" if reached is None else f"{100 * reached:.1f}"
-        rows.append((member, parameters(module), strength, f"{pool.scales[i]:.3g}", validation))
+        rows.append(
+            (member, parameter_count(module), strength, f"{pool.scales[i]:.3g}", validation)
+        )
     if pool.selector is not None:
-        rows.append(("(selector)", parameters(pool.selector), "", "", ""))
+        rows.append(("(selector)", parameter_count(pool.selector), "", "", ""))
     return rows

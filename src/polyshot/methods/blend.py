@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from polyshot.device import bf16_on
 from polyshot.methods.inner_loop import tasks_at_once
 from polyshot.methods.opinions import Opinion, form_opinion
 from polyshot.methods.tasks import TaskBatch
@@ -95,8 +96,7 @@ def embed_tasks(
     """
     parts: list[Tensor] = []
     done = 0
-    on_gpu = rows.device.type == "cuda"
-    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=on_gpu):
+    with torch.no_grad(), bf16_on(rows.device):
         while done < len(rows):
             step = 1 if not parts else tasks_at_once(parts[0].shape[1], rows.device)
             cut = torch.arange(done, min(done + step, len(rows)), device=rows.device)

@@ -25,7 +25,7 @@ from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.protonet import episodic_plan, trainable
 from polyshot.models.attention import QueryAttention
 from polyshot.models.heads import Metric, prototypes
-from polyshot.models.resnet import ResNet
+from polyshot.models.resnet import ResNet, parameter_count
 from polyshot.training.device import seeded
 from polyshot.training.episodic import EpisodeBatch, Learner
 from polyshot.training.step import Group
@@ -141,7 +141,7 @@ class Feat(Fitted):
 
     def parameters(self) -> int:
         """Count base and attention."""
-        return sum(parameter.numel() for parameter in self.learner.parameters())
+        return parameter_count(self.learner)
 
     def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
         """Each image is embedded once; attention and heads on embeddings cost next to nothing."""

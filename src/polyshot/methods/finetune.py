@@ -15,7 +15,7 @@ from polyshot.methods.adaptation import adapt_heads, head_logits
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.models.heads import Metric
-from polyshot.models.resnet import ResNet
+from polyshot.models.resnet import ResNet, parameter_count
 
 if TYPE_CHECKING:
     from polyshot.training.world import World
@@ -38,7 +38,7 @@ class FittedHead(Fitted):
 
     def parameters(self) -> int:
         """Count the network's; the layer is thrown away after each task."""
-        return sum(parameter.numel() for parameter in self.network.parameters())
+        return parameter_count(self.network)
 
     def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
         """Each image is embedded once."""

@@ -17,7 +17,7 @@ from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.inner_loop import learn_networks, tasks_at_once
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.models.heads import prototypes
-from polyshot.models.resnet import ResNet
+from polyshot.models.resnet import ResNet, parameter_count
 
 if TYPE_CHECKING:
     from polyshot.training.world import World
@@ -55,7 +55,7 @@ class FineTunedNetworks(Fitted):
 
     def parameters(self) -> int:
         """Count the network's."""
-        return sum(parameter.numel() for parameter in self.network.parameters())
+        return parameter_count(self.network)
 
     def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
         """A step passes the support set forwards and backwards."""

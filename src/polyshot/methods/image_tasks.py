@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from polyshot.device import bf16_on
 from polyshot.models.normalise import normalise
 
 BATCH = {"cpu": 512, "cuda": 2048}
@@ -70,9 +71,8 @@ class ImageTasks:
         if self.frozen and network in self._kept:
             return self._kept[network]
         device, parts = self.support.device, []
-        autocast = torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda")
         all_of_them = torch.arange(self.count, device=device)
-        with torch.no_grad(), autocast:
+        with torch.no_grad(), bf16_on(device):
             for positions in torch.split(all_of_them, BATCH[device.type]):
                 pixels = normalise(self.take(positions))
                 parts.append(network(pixels.contiguous(memory_format=torch.channels_last)).float())

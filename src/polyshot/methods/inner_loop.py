@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from polyshot.device import bf16_on
 from polyshot.models.resnet import ResNet
 from polyshot.models.task_networks import embed_tasks, task_kernels
 
@@ -18,11 +19,6 @@ AT_ONCE = {"cpu": 4, "cuda": 100}
 """Tasks of 5-way 5-shot that are learned side by side; more gain nothing."""
 CLIP = 5.0
 """Largest norm of a task's gradient: an episode must not run away."""
-
-
-def bf16_on_gpu(images: Tensor) -> torch.autocast:
-    """Compute in bf16 where there is a GPU."""
-    return torch.autocast("cuda", torch.bfloat16, enabled=images.is_cuda)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +36,7 @@ class TaskNetworks:
 
     def logits(self, base: ResNet, images: Tensor) -> Tensor:
         """Classify normalised images [E, B, 3, side, side] of each task: [E, B, W]."""
-        with bf16_on_gpu(images):
+        with bf16_on(images.device):
             embeddings = embed_tasks(base, self.kernels, images)
         embeddings = F.normalize(embeddings, dim=-1) if self.unit else embeddings
         return embeddings @ self.weight.mT + self.bias.unsqueeze(1)
@@ -114,5 +110,5 @@ def _clipped(gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 def tasks_at_once(images: int, device: torch.device) -> int:
     """Return how many tasks of so many support images to learn side by side."""
-    # Below five images the networks themselves fill the memory, not the images.
+    # Below a dozen images the networks themselves fill the memory, not the images.
     return max(1, AT_ONCE[device.type] * 25 // max(images, 12))

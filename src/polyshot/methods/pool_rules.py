@@ -16,7 +16,7 @@ from polyshot.methods.readout import predict_tasks
 from polyshot.methods.rules import RULES, rule
 from polyshot.methods.tasks import IndexedTasks
 from polyshot.models.modulators import Kind
-from polyshot.models.resnet import ResNet
+from polyshot.models.resnet import ResNet, parameter_count
 from polyshot.pool import Pool
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class PoolWithRule(Fitted):
             parts.append(self.pool.selector)
         if self.rule == "urt":
             parts.append(self.pool.check_urt())
-        return sum(parameter.numel() for part in parts for parameter in part.parameters())
+        return parameter_count(*parts)
 
     def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
         """Count embedding by all members that the rule asks, and learning on the support set.

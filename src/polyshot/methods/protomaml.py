@@ -15,17 +15,17 @@ import torch
 from torch import Tensor
 
 from polyshot.data.shapes import EpisodeShape
+from polyshot.device import bf16_on
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.inner_loop import (
     TaskNetworks,
-    bf16_on_gpu,
     learn_networks,
     tasks_at_once,
 )
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.protonet import episodic_plan, trainable
 from polyshot.models.heads import prototypes
-from polyshot.models.resnet import ResNet
+from polyshot.models.resnet import ResNet, parameter_count
 from polyshot.models.task_networks import task_kernels
 from polyshot.training.episodic import EpisodeBatch, Learner
 
@@ -60,7 +60,7 @@ class ProtoMamlLearner(Learner):
     def head(self, images: Tensor, way: int) -> tuple[Tensor, Tensor]:
         """Make the prototypes' classifier from support images: weight [E, W, d], bias [E, W]."""
         flat = images.flatten(0, 1).contiguous(memory_format=torch.channels_last)
-        with bf16_on_gpu(images):
+        with bf16_on(images.device):
             embeddings = self.base(flat)
         grouped = embeddings.float().view(len(images), way, -1, embeddings.shape[-1])
         centres = prototypes(grouped)  # [E, W, d]
@@ -104,7 +104,7 @@ class ProtoMaml(Fitted):
 
     def parameters(self) -> int:
         """Count the network's; the heads are made for each task."""
-        return sum(parameter.numel() for parameter in self.learner.base.parameters())
+        return parameter_count(self.learner.base)
 
     def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
         """A step passes the support set forwards and backwards."""

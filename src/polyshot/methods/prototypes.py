@@ -15,7 +15,7 @@ from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.pool_rules import PoolWithRule, with_updates
 from polyshot.methods.readout import opinion
 from polyshot.models.heads import Metric
-from polyshot.models.resnet import ResNet
+from polyshot.models.resnet import ResNet, parameter_count
 from polyshot.pool import Pool
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Prototypes(Fitted):
 
     def parameters(self) -> int:
         """Count the network's."""
-        return sum(parameter.numel() for parameter in self.network.parameters())
+        return parameter_count(self.network)
 
     def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
         """Each image is embedded once; a head on embeddings costs next to nothing."""

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from polyshot.config import AdaptationConfig
 from polyshot.data.shapes import EpisodeShape
+from polyshot.device import bf16_on
 from polyshot.methods.adaptation import START_SCALE
 from polyshot.methods.feat import faster_than_base
 from polyshot.methods.image_tasks import BATCH, ImageTasks
@@ -30,7 +31,7 @@ from polyshot.methods.protonet import episodic_plan, trainable
 from polyshot.methods.readout import opinion, prepared
 from polyshot.models.conditioned import TaskConditions, embed_conditioned
 from polyshot.models.heads import Metric, prototype_logits, prototypes
-from polyshot.models.resnet import ResNet
+from polyshot.models.resnet import ResNet, parameter_count
 from polyshot.training.device import seeded
 from polyshot.training.episodic import EpisodeBatch, Learner, accuracy
 from polyshot.training.step import Group
@@ -117,7 +118,7 @@ class TadamLearner(Learner):
         `support` [E, W, S, d] are the base's own embeddings.
         """
         conditions = self.conditions(prototypes(support).mean(1))
-        with torch.autocast("cuda", torch.bfloat16, enabled=images.is_cuda):
+        with bf16_on(images.device):
             return embed_conditioned(self.base, conditions, images)
 
     def answers(self, tasks: ImageTasks, head: AdaptationConfig | None) -> Tensor:
@@ -159,8 +160,7 @@ class Tadam(Fitted):
 
     def parameters(self) -> int:
         """Count base, conditions and scale; the auxiliary heads are of no use any more."""
-        heads = {id(parameter) for parameter in self.learner.heads.parameters()}
-        return sum(p.numel() for p in self.learner.parameters() if id(p) not in heads)
+        return parameter_count(self.learner) - parameter_count(self.learner.heads)
 
     def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
         """The support set is embedded twice, the queries once."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig
+from polyshot.device import bf16_on
 from polyshot.methods.blend import TaskNetworks, blended, blended_scale
 from polyshot.methods.inner_loop import tasks_at_once
 from polyshot.methods.opinions import USUAL_SCALE, Opinion
@@ -59,13 +60,13 @@ class Networks:
     def inputs(self, rows: Tensor, places: Tensor) -> Tensor:
         """Run the stem, in which nothing is learned: ``[k * W * S', C, h, w]``."""
         images = pick(self.tasks.support_images(rows), places).flatten(1, 2)
-        with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=images.is_cuda):
+        with torch.no_grad(), bf16_on(images.device):
             return stem(self.base, images)
 
     def embed(self, leaves: Sequence[Tensor], rows: Tensor, inputs: Tensor) -> Tensor:
         """Embed by what was learned: ``[k, W * S', d]``."""
         modulators = self.learned(leaves, rows)
-        with torch.autocast("cuda", torch.bfloat16, enabled=inputs.is_cuda):
+        with bf16_on(inputs.device):
             embeddings = embed_modulated(self.base, modulators, inputs, len(rows))
         return embeddings @ leaves[-1].mT
 

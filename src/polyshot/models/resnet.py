@@ -127,6 +127,11 @@ class ResNet(nn.Module):
         return embedding
 
 
+def parameter_count(*modules: nn.Module) -> int:
+    """Count the trained numbers of modules."""
+    return sum(parameter.numel() for module in modules for parameter in module.parameters())
+
+
 def load_base(model: ResNet, state_dict: Mapping[str, Tensor]) -> None:
     """Copy weights with torchvision's keys into `model`; `fc.*`, the classifier, is left out.
 

@@ -15,6 +15,7 @@ from polyshot.config import Config
 from polyshot.data import counter_rng
 from polyshot.data.augment import WEAK, augment
 from polyshot.data.pack import Pack
+from polyshot.device import bf16_on
 from polyshot.errors import PolyshotError
 from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet, load_base
@@ -99,7 +100,7 @@ class BaseStep:
             pixels, share = mixed(pixels, partner, chance[1:])
             others = labels[partner]
         ready = normalise(pixels).contiguous(memory_format=torch.channels_last)
-        with torch.autocast("cuda", torch.bfloat16, enabled=self._device.type == "cuda"):
+        with bf16_on(self._device):
             logits = self._network(ready)
         logits, smoothing = logits.float(), own.label_smoothing
         loss = F.cross_entropy(logits, labels, label_smoothing=smoothing)

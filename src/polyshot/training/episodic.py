@@ -4,6 +4,7 @@ Each episode comes from a source drawn uniformly; all episodes of an update are 
 with the best accuracy on the sources' validation classes is kept, as for the pool.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from polyshot.data import counter_rng
 from polyshot.data.augment import WEAK, Augment, augment
 from polyshot.data.shapes import EpisodeShape
+from polyshot.device import bf16_on
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet
@@ -78,7 +80,7 @@ class EpisodeBatch:
         return F.cross_entropy(logits.float().flatten(0, 1), self.labels.flatten())
 
 
-class Learner(nn.Module):
+class Learner(nn.Module, ABC):
     """A rival's weights around a base. Override `loss` and `probabilities`.
 
     Batch norm keeps its statistics while the rest learns, unless `moves_statistics`.
@@ -106,13 +108,13 @@ class Learner(nn.Module):
             Group([p for p in parameters if p.ndim <= 1], decayed=False),
         ]
 
+    @abstractmethod
     def loss(self, batch: EpisodeBatch) -> Tensor:
         """Return the loss of a batch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def probabilities(self, tasks: ImageTasks) -> Tensor:
         """Classify without further adaptation, in evaluation mode: ``[E, Q, W]``."""
-        raise NotImplementedError
 
 
 class EpisodicStep:
@@ -189,7 +191,7 @@ class EpisodicStep:
         ready = normalise(pixels).contiguous(memory_format=torch.channels_last)
         embeddings = None
         if self.module.wants_embeddings:
-            with torch.autocast("cuda", torch.bfloat16, enabled=ready.is_cuda):
+            with bf16_on(ready.device):
                 flat = self._network(ready).float()
             embeddings = flat.view(plan.episodes, shape.way, -1, flat.shape[-1])
         batch = EpisodeBatch(

@@ -19,6 +19,7 @@ from torch.func import functional_call
 from polyshot.config import Config
 from polyshot.data import counter_rng
 from polyshot.data.augment import augment
+from polyshot.device import bf16_on
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.models.modulators import Modulator, fold, member_parameters
 from polyshot.models.normalise import normalise
@@ -86,7 +87,7 @@ class ModulatorStep:
         images = self._train.bring(taken)
         pixels = augment(images, own.augment, self._seed, number, self._mirror)
         ready = normalise(pixels).contiguous(memory_format=torch.channels_last)
-        with torch.autocast("cuda", torch.bfloat16, enabled=images.device.type == "cuda"):
+        with bf16_on(images.device):
             embeddings = self._member(ready)
         grouped = embeddings.float().view(own.episodes, shape.way, -1, embeddings.shape[-1])
         centres = prototypes(grouped[:, :, : shape.shot])  # [E, W, d]

@@ -8,6 +8,7 @@ from torch import Tensor
 from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
+from polyshot.device import bf16_on
 from polyshot.errors import PolyshotError
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.readout import prepared
@@ -36,9 +37,8 @@ def sampler(pack: Pack, part: str, shape: EpisodeShape, seed: int) -> EpisodeSam
 
 def embed(network: Network, images: Images, places: Tensor) -> Tensor:
     """Embed images by their places: float32 [n, d], on the device."""
-    on_gpu = images.device.type == "cuda"
     parts = []
-    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=on_gpu):
+    with torch.no_grad(), bf16_on(images.device):
         for chunk in torch.split(places, BATCH):
             pixels = normalise(images.bring(images.take(chunk)))
             parts.append(network(pixels.contiguous(memory_format=torch.channels_last)).float())
