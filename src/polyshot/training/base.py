@@ -21,12 +21,16 @@ from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet, load_base
 from polyshot.training import parallel
 from polyshot.training.batches import Batches, Images
-from polyshot.training.device import graphed, on_device, seeded
+from polyshot.training.device import Compiled, can_compile, graphed, on_device, seeded
 from polyshot.training.files import read_weights
 from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
 from polyshot.training.step import Best, Group, Report, Schedule
 from polyshot.training.tasks import TaskSet
+
+
+WORTH_COMPILING = 2000
+"""Updates from which on a compiled network pays for half a minute of compiling."""
 
 
 class Classifier(nn.Module):
@@ -84,7 +88,9 @@ class BaseStep:
         if self._device.type == "cuda" and parallel.world_size() == 1:
             side = self.config.size
             shape = (self.images, 3, side, side)
-            self._network = graphed(self.module, shape, self._device)
+            long = self.config.base.steps >= WORTH_COMPILING
+            network = Compiled(self.module) if long and can_compile() else self.module
+            self._network = graphed(network, shape, self._device)
 
     def loss(self, number: int) -> Tensor:
         """Cross-entropy of one augmented, perhaps mixed batch."""

@@ -1,5 +1,8 @@
 """Where a training runs: moving modules there, seeding, and letting a GPU be fast."""
 
+import importlib.util
+import os
+import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,8 +36,10 @@ def in_one_piece(module: nn.Module) -> Tensor:
     return flat
 
 
-def graphed(module: nn.Module, shape: tuple[int, ...], device: torch.device) -> nn.Module:
-    """Record a module's forward and backward passes in bf16 as CUDA graphs.
+def graphed(
+    module: nn.Module, shape: tuple[int, ...], device: torch.device, autocast: bool = True
+) -> nn.Module:
+    """Record a module's forward and backward passes as CUDA graphs, in bf16 with `autocast`.
 
     Launching the many small operations of a network takes longer than computing them. The graph
     answers inputs of exactly this shape, in training mode; the module's memory must not move.
@@ -43,12 +48,33 @@ def graphed(module: nn.Module, shape: tuple[int, ...], device: torch.device) -> 
     torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     sample = torch.zeros(shape, device=device).contiguous(memory_format=torch.channels_last)
-    with warnings.catch_warnings(), torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+    precision = torch.autocast("cuda", torch.bfloat16, enabled=autocast, cache_enabled=False)
+    with warnings.catch_warnings(), precision:
         warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")  # it sets it up then
         recorded = torch.cuda.make_graphed_callables(module, (sample,))
     module.load_state_dict(before)  # warming up has moved batch norm's statistics
     assert isinstance(recorded, nn.Module)
     return recorded
+
+
+class Compiled(nn.Module):
+    """A module whose small operations are fused by torch's compiler, a minute of work at first."""
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self.module = module
+        self._run = torch.compile(module)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Do what the module does."""
+        result: Tensor = self._run(images)
+        return result
+
+
+def can_compile() -> bool:
+    """Tell whether torch's compiler for GPUs finds what it needs: Triton and a C compiler."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    return compiler is not None and importlib.util.find_spec("triton") is not None
 
 
 @contextmanager

@@ -89,6 +89,9 @@ class Learner(nn.Module, ABC):
     moves_statistics = False
     wants_embeddings = True
     """Whether `loss` uses the batch's embeddings by the base, made in one pass."""
+    recordable = False
+    """Whether `loss` depends on the batch's images alone, and waits for nothing: on a GPU it is
+    then recorded once and replayed."""
 
     def __init__(self, base: ResNet):
         super().__init__()
@@ -138,6 +141,7 @@ class EpisodicStep:
         self._seed = counter_rng.key("episodic", name, seed)
         self._mirror = torch.tensor([p.domain.mirror for p in train.packs], device=train.device)
         self._network: nn.Module = learner.base
+        self._recorded: nn.Module | None = None
         count = max(1, plan.steps) * plan.episodes
         numbers = torch.arange(count)
         lots = counter_rng.uniform(counter_rng.key("sources", self._seed), numbers, 1)[0]
@@ -173,11 +177,16 @@ class EpisodicStep:
     def ready(self) -> None:
         """Record the base's pass as a CUDA graph."""
         self.module.train()
-        if self._train.device.type == "cuda" and self.module.wants_embeddings:
-            side = self._train.packs[0].size
-            shape = (self.images, 3, side, side)
+        if self._train.device.type != "cuda":
+            return
+        side = self._train.packs[0].size
+        shape = (self.images, 3, side, side)
+        if self.module.wants_embeddings:
             # Wrapped, so that the base itself stays free for batches of other shapes.
             self._network = graphed(_Wrapped(self.module.base), shape, self._train.device)
+        elif self.module.recordable:
+            loss = _Loss(self.module, self.plan)
+            self._recorded = graphed(loss, shape, self._train.device, autocast=False)
 
     def loss(self, number: int) -> Tensor:
         """Let the learner answer the episodes of an update."""
@@ -189,6 +198,9 @@ class EpisodicStep:
         mirror = self._mirror[self._train.bring(sources)].repeat_interleave(each)
         pixels = augment(images, plan.augment, self._seed, number, mirror)
         ready = normalise(pixels).contiguous(memory_format=torch.channels_last)
+        if self._recorded is not None:
+            recorded: Tensor = self._recorded(ready)
+            return recorded
         embeddings = None
         if self.module.wants_embeddings:
             with bf16_on(ready.device):
@@ -228,6 +240,20 @@ class _Wrapped(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         embeddings: Tensor = self.base(images)
         return embeddings
+
+
+class _Loss(nn.Module):
+    """The loss of a learner that looks at images alone: [E * W * (S + Q), 3, side, side] -> []."""
+
+    def __init__(self, learner: Learner, plan: Plan):
+        super().__init__()
+        self.learner, self.plan = learner, plan
+
+    def forward(self, images: Tensor) -> Tensor:
+        shape, episodes = self.plan.shape, self.plan.episodes
+        grouped = images.view(episodes, shape.way, -1, *images.shape[1:])
+        nothing = torch.empty(0, dtype=torch.int64, device=images.device)
+        return self.learner.loss(EpisodeBatch(grouped, None, nothing, [0] * episodes, shape, 0.0))
 
 
 def accuracy(probabilities: Tensor) -> Tensor:
