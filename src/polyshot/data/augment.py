@@ -83,9 +83,14 @@ def augment(
         float32 ``[B, 3, H, W]`` in ``[0, 1]``.
 
     """
-    rows = torch.arange(len(images), device=images.device)
-    random = counter_rng.uniform(counter_rng.key("augment", seed, step), rows, _COLUMNS)
+    random = chances(seed, step, len(images), images.device)
     return recolour(resample(images, how, random, mirror), how, random)
+
+
+def chances(seed: int, step: int, images: int, device: torch.device) -> Tensor:
+    """Return the random numbers of a batch's augmentation, one column an image."""
+    rows = torch.arange(images, device=device)
+    return counter_rng.uniform(counter_rng.key("augment", seed, step), rows, _COLUMNS)
 
 
 def resample(images: Tensor, how: Augment, random: Tensor, mirror: Tensor | bool = True) -> Tensor:

@@ -40,6 +40,7 @@ class ProtoMamlLearner(Learner):
     """A base that is good to start from."""
 
     wants_embeddings = False
+    recordable = True
 
     def __init__(self, base: ResNet, steps: int, rate: float):
         super().__init__(base)

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from polyshot.config import Config
 from polyshot.data import counter_rng
-from polyshot.data.augment import WEAK, augment
+from polyshot.data.augment import WEAK, Augment, chances, recolour, resample
 from polyshot.data.pack import Pack
 from polyshot.device import bf16_on
 from polyshot.errors import PolyshotError
@@ -27,7 +27,6 @@ from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
 from polyshot.training.step import Best, Group, Report, Schedule
 from polyshot.training.tasks import TaskSet
-
 
 WORTH_COMPILING = 2000
 """Updates from which on a compiled network pays for half a minute of compiling."""
@@ -64,6 +63,7 @@ class BaseStep:
             self.module = Classifier(base, train.classes)
         on_device(self.module, train.device).train()
         self._network: nn.Module = self.module
+        self._prepare = prepare
         if parallel.world_size() > 1:
             self._network = DistributedDataParallel(self.module)
         seed = counter_rng.key("base", config.seed)
@@ -87,10 +87,10 @@ class BaseStep:
         """Record the network as a CUDA graph, where one process has one GPU."""
         if self._device.type == "cuda" and parallel.world_size() == 1:
             side = self.config.size
-            shape = (self.images, 3, side, side)
-            long = self.config.base.steps >= WORTH_COMPILING
-            network = Compiled(self.module) if long and can_compile() else self.module
-            self._network = graphed(network, shape, self._device)
+            network: nn.Module = self.module
+            if self.config.base.steps >= WORTH_COMPILING and can_compile():
+                self._prepare, network = torch.compile(prepare, dynamic=False), Compiled(network)
+            self._network = graphed(network, (self.images, 3, side, side), self._device)
 
     def loss(self, number: int) -> Tensor:
         """Cross-entropy of one augmented, perhaps mixed batch."""
@@ -98,14 +98,14 @@ class BaseStep:
         cooling = number >= own.steps - round(own.cool_down * own.steps)
         images, labels, sources, mirror = self._batches.draw(number)
         how = WEAK if cooling else own.augment
-        pixels = augment(images, how, self._seed, number, mirror)  # [B, 3, S, S] in 0..1
+        random = chances(self._seed, number, len(images), images.device)
+        ready = self._prepare(images, how, random, mirror)  # [B, 3, S, S]
         chance = _chances(self._seed, number)
         others, share = labels, 1.0
         if not cooling and chance[0] < own.mix:
             partner = same_source_partner(sources, self._sources)
-            pixels, share = mixed(pixels, partner, chance[1:])
+            ready, share = mixed(ready, partner, chance[1:])
             others = labels[partner]
-        ready = normalise(pixels).contiguous(memory_format=torch.channels_last)
         with bf16_on(self._device):
             logits = self._network(ready)
         logits, smoothing = logits.float(), own.label_smoothing
@@ -128,6 +128,12 @@ class BaseStep:
     def close(self) -> None:
         """Stop reading images ahead."""
         self._batches.close()
+
+
+def prepare(images: Tensor, how: Augment, random: Tensor, mirror: Tensor) -> Tensor:
+    """Augment and normalise uint8 images [B, 3, S, S]: float32, channels last in memory."""
+    pixels = recolour(resample(images, how, random, mirror), how, random)
+    return normalise(pixels).contiguous(memory_format=torch.channels_last)
 
 
 def initial_base(config: Config, start: Path | None = None) -> ResNet:
