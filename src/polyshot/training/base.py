@@ -21,7 +21,7 @@ from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet, load_base
 from polyshot.training import parallel
 from polyshot.training.batches import Batches, Images
-from polyshot.training.device import Compiled, can_compile, graphed, on_device, seeded
+from polyshot.training.device import can_compile, graphed, on_device, seeded
 from polyshot.training.files import read_weights
 from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
@@ -43,6 +43,24 @@ class Classifier(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Classify normalised images [B, 3, S, S]: logits [B, classes]."""
         logits: Tensor = self.fc(self.base(images))
+        return logits
+
+
+class Compiled(nn.Module):
+    """A classifier whose base is compiled, which takes half a minute when it is first asked.
+
+    Without the linear layer, whose size depends on the sources: what the compiler makes of the base
+    is kept on disk and serves the next training.
+    """
+
+    def __init__(self, classifier: Classifier):
+        super().__init__()
+        self.classifier = classifier
+        self._base = torch.compile(classifier.base)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Classify normalised images [B, 3, S, S]: logits [B, classes]."""
+        logits: Tensor = self.classifier.fc(self._base(images))
         return logits
 
 
@@ -89,7 +107,8 @@ class BaseStep:
             side = self.config.size
             network: nn.Module = self.module
             if self.config.base.steps >= WORTH_COMPILING and can_compile():
-                self._prepare, network = torch.compile(prepare, dynamic=False), Compiled(network)
+                self._prepare = torch.compile(prepare, dynamic=False)
+                network = Compiled(self.module)
             self._network = graphed(network, (self.images, 3, side, side), self._device)
 
     def loss(self, number: int) -> Tensor:

@@ -57,20 +57,6 @@ def graphed(
     return recorded
 
 
-class Compiled(nn.Module):
-    """A module whose small operations are fused by torch's compiler, a minute of work at first."""
-
-    def __init__(self, module: nn.Module):
-        super().__init__()
-        self.module = module
-        self._run = torch.compile(module)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Do what the module does."""
-        result: Tensor = self._run(images)
-        return result
-
-
 def can_compile() -> bool:
     """Tell whether torch's compiler for GPUs finds what it needs: Triton and a C compiler."""
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
