@@ -157,7 +157,7 @@ def _pass_by_pass(learn: Callable[[Tensor, float], None], orders: Sequence[Tenso
         for order in later:
             learn(order, 1 - DAMPENING)
         return
-    order, graph, stream = torch.empty_like(later[0]), torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    order, graph, stream = torch.empty_like(later[0]), torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):  # `torch.cuda.graph` would collect garbage first, for long
         graph.capture_begin()
