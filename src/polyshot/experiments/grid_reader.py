@@ -157,6 +157,9 @@ def _wrong(result: Result) -> str:
         return f"{result.episodes} episodes are noted, {len(result.per_episode)} are there"
     if not all(0 <= n <= 1 for n in (result.mean, *result.per_episode)):
         return "an accuracy is not between 0 and 1"
+    error = result.calibration_error
+    if error is not None and not (isinstance(error, int | float) and 0 <= error <= 1):
+        return "its calibration error is not between 0 and 1"
     if abs(sum(result.per_episode) / result.episodes - result.mean) > 0.001:
         return "the mean is not that of its episodes"
     return ""

@@ -6,6 +6,8 @@ from html import escape
 from pathlib import Path
 
 from polyshot.errors import some
+from polyshot.experiments.calibration_tables import HEADING as CALIBRATION
+from polyshot.experiments.calibration_tables import calibration_tables
 from polyshot.experiments.compare import BASELINE
 from polyshot.experiments.grid_reader import Contributions, Grid, Shares, World, read_grid
 from polyshot.experiments.page import facts_list, html_page, paragraphs, write_file
@@ -70,6 +72,7 @@ def write_report(folder: Path, out: Path | None = None) -> list[Path]:
         "What each member contributes": [
             member_table(about, method) for about in grid.contributions for method in about.correct
         ],
+        CALIBRATION: calibration_tables(grid.results),
         "What a task costs": cost_tables(grid.results),
         "Number of parameters": [size_table()],
         "Settings of the methods": [settings_table(grid.results)],
@@ -116,7 +119,7 @@ def _page(grid: Grid, text: ReportText) -> str:
     sections[PAPER] = _paper(text.plain.get(PAPER, []))
     sections["What each member contributes"] = "".join(map(_contributions, grid.contributions))
     sections["What the selector chose"] = _selector(grid)
-    for heading in ("What a task costs", "Number of parameters"):
+    for heading in (CALIBRATION, "What a task costs", "Number of parameters"):
         sections[heading] = _plain(text.plain.get(heading, []))
     worlds = {name: _world(world) for name, world in grid.worlds.items()}
     sections["Training curves"] = curve_gallery(grid.curves, worlds)
