@@ -32,6 +32,8 @@ class Shares:
     members: list[str]
     targets: Mapping[str, list[float]]
     """Target -> one share a member."""
+    part: str = "test"
+    """Of the targets' classes."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ def _results(folder: Path) -> list[Result]:
                 )
             cell = (
                 *(result.preset, result.protocol, result.target, result.shot, result.way),
-                *(result.method, result.adaptation, result.train_seed, result.draw),
+                *(result.method, result.adaptation, result.train_seed, result.draw, result.part),
             )
             before, other = found.setdefault(cell, (path, result))
             if other.settings == result.settings and other.episodes != result.episodes:
@@ -193,9 +195,8 @@ def _shares(about: Mapping[str, Any]) -> Shares:
     rows = dict(zip(_names(about["targets"]), about["shares"], strict=True))
     for row in rows.values():
         _check_row(row, members, 1)
-    return Shares(
-        about["protocol"], about["preset"], str(about.get("method", "select")), members, rows
-    )
+    method, part = str(about.get("method", "select")), str(about.get("part", "test"))
+    return Shares(about["protocol"], about["preset"], method, members, rows, part)
 
 
 def _contributions(about: Mapping[str, Any]) -> Contributions:

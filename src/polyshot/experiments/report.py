@@ -25,7 +25,12 @@ from polyshot.experiments.report_plain import (
 )
 from polyshot.experiments.report_run import run_facts, run_lists, seeds_and_packs
 from polyshot.experiments.report_summary import agreement_table, summary, winner_table
-from polyshot.experiments.report_tables import AccuracyTable, accuracy_tables, protocol_order
+from polyshot.experiments.report_tables import (
+    AccuracyTable,
+    accuracy_tables,
+    classes_in_words,
+    protocol_order,
+)
 from polyshot.experiments.report_text import ReportText, latex, markdown
 
 TITLE = "Polyshot: report of the experiments"
@@ -205,11 +210,12 @@ def _leaders(about: Contributions, method: str) -> str:
 
 def _selector(grid: Grid) -> str:
     """One heat map a preset and protocol; pools of left-out targets lack one member each."""
-    groups: dict[tuple[str, str, str], list[Shares]] = {}
+    groups: dict[tuple[str, str, str, str], list[Shares]] = {}
     for found in grid.shares:
-        groups.setdefault((found.preset, found.protocol, found.method), []).append(found)
+        key = (found.preset, classes_in_words(found.part), found.protocol, found.method)
+        groups.setdefault(key, []).append(found)
     parts = []
-    for key in sorted(groups, key=lambda key: (key[0], protocol_order(key[1]), key[2])):
+    for key in sorted(groups, key=lambda key: (*key[:2], protocol_order(key[2]), key[3])):
         own = groups[key]
         members = list(dict.fromkeys(member for found in own for member in found.members))
         rows: dict[str, list[float | None]] = {}
