@@ -21,7 +21,7 @@ from polyshot.config import AdaptationConfig, preset
 from polyshot.data.pack import Pack, open_packs
 from polyshot.data.shapes import EpisodeShape
 from polyshot.device import best_device
-from polyshot.evaluation.measure import accuracies
+from polyshot.evaluation.measure import answer
 from polyshot.evaluation.stats import combined, interval, paired
 from polyshot.evaluation.targets import TargetTasks
 from polyshot.experiments.grid import GridFolder
@@ -90,15 +90,17 @@ def tried(world: World, target: Pack, given: argparse.Namespace) -> Cells:
         tasks = drawn.tasks(shape)
         for name in rules:
             for adaptation in ("none", "head"):
-                values = accuracies(PoolWithRule(pool, name, members), tasks, adaptation, dim)
+                values = answer(
+                    PoolWithRule(pool, name, members), tasks, adaptation, dim
+                ).accuracies
                 found[f"{shape.shot} {name} {adaptation}"] = values.tolist()
     tasks = drawn.tasks(SHAPES[0], given.learned)
     rival = find_methods(["finetune-all"])[0]
-    values = accuracies(rival.fit(world, {**rival.settings}), tasks, "none", dim)
+    values = answer(rival.fit(world, {**rival.settings}), tasks, "none", dim).accuracies
     found["5 finetune-all none"] = values.tolist()
     for adaptation in ("pa",):
         for name in ("base", *_words(given.rules)):
-            values = accuracies(PoolWithRule(pool, name, members), tasks, adaptation, dim)
+            values = answer(PoolWithRule(pool, name, members), tasks, adaptation, dim).accuracies
             found[f"5 {name} {adaptation}"] = values.tolist()
     for name in _words(given.rules):
         plain = PoolWithRule(pool, name, members).predict(tasks).log()
