@@ -9,7 +9,8 @@ image that is less near than nearly all examples were is none of these.
 Of n examples and one more image like them, each is as likely as any other to be the k-th least
 near. So where the k-th least near example is the threshold, at most k in n + 1 such images fall
 below it: a conformal rank (Vovk et al., 2005), with each example left out in turn, as in the
-jackknife (Barber et al., 2021). It promises that on average over tasks, not for each task.
+jackknife (Barber et al., 2021). That is so on average over tasks, not for each task; and nearly,
+since prototypes without an example are made of one image fewer, and the weights have seen all.
 """
 
 import math
@@ -44,7 +45,7 @@ class Threshold:
 
     @property
     def rate(self) -> float:
-        """Share of images like the examples that fall below it, on average: at most this."""
+        """Share of images like the examples that fall below it, on average: about this, or less."""
         return self.rank / (self.examples + 1)
 
     def below(self, nearness: Tensor) -> NDArray[np.bool_]:
