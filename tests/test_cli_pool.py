@@ -471,6 +471,7 @@ def test_none_of_these_is_an_answer_where_it_is_allowed(
     (counted,) = (line for line in table if line.startswith("None of these: "))
     found = re.match(r"None of these: (\d+) of 24 images\. .* about 4\.8% are expected", counted)
     assert found and 0 < int(found[1]) <= 4  # the examples themselves are kept
+    assert counted.endswith("alone decides: more examples, or a higher rate, find more.")
     assert sum("none of these" in line for line in table) == int(found[1])
     assert counted in done(*asked, "--out", file)
     with file.open(newline="", encoding="utf-8") as opened:

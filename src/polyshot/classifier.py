@@ -215,10 +215,15 @@ class LabelledFiles:
         if self.threshold is None:
             return ""
         count = sum(row.label == NONE for row in self.rows)
+        # An odd example then hides foreign images that are nearer than it is.
+        alone = (
+            " The least near of these alone decides: more examples, or a higher rate, find more."
+        )
         return (
             f"{NONE.capitalize()}: {count} of {len(self.rows)} images. Of images that are of your "
             f"classes about {self.threshold.rate:.1%} are expected to get this answer by mistake "
             f"(from leaving out each of {self.threshold.examples} examples)."
+            f"{alone if self.threshold.rank == 1 else ''}"
         )
 
     def write_csv(self, path: Path) -> None:
