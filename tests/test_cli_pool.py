@@ -440,8 +440,9 @@ def test_a_csv_of_examples(pool: Path, wild: Path) -> None:
 
 
 def test_one_image_a_class_gives_no_estimate(pool: Path, wild: Path) -> None:
-    said = done(*classify(pool, wild / "one each", wild / "new"))
-    assert said.startswith("Expected accuracy: not known, no class has two images.")
+    asked = classify(pool, wild / "one each", wild / "new")
+    assert done(*asked).startswith("Expected accuracy: not known, no class has two images.")
+    assert "no class has two images: give two" in refused(*asked, "--none-rate", "0.2")
 
 
 def test_more_classes_than_the_pool_saw(pool: Path, tmp_path: Path) -> None:
@@ -453,6 +454,35 @@ def test_more_classes_than_the_pool_saw(pool: Path, tmp_path: Path) -> None:
         options = ("--adaptation", adaptation, "--out", tmp_path / "labels.csv")
         done(*classify(pool, tmp_path / "many", query), *options)
         assert ",class 42," in (tmp_path / "labels.csv").read_text()
+
+
+def test_none_of_these_is_an_answer_where_it_is_allowed(
+    pool: Path, wild: Path, tmp_path: Path
+) -> None:
+    for i in range(20):
+        folder = tmp_path / "examples" / ("dark" if i % 2 else "light")
+        folder.mkdir(parents=True, exist_ok=True)
+        dark = np.random.default_rng(i).integers(0, 40, (24, 24, 3), dtype=np.uint8)
+        Image.fromarray(dark if i % 2 else 255 - dark).save(folder / f"{i}.png")
+    queries = (tmp_path / "examples", wild / "new", wild / "flat")
+    asked = [*classify(pool, tmp_path / "examples", *queries), "--none-rate", "0.05"]
+    said = done(*asked)
+    table, file = said.splitlines(), tmp_path / "labels.csv"
+    (counted,) = (line for line in table if line.startswith("None of these: "))
+    found = re.match(r"None of these: (\d+) of 24 images\. .* about 4\.8% are expected", counted)
+    assert found and 0 < int(found[1]) <= 4  # the examples themselves are kept
+    assert counted.endswith("alone decides: more examples, or a higher rate, find more.")
+    assert sum("none of these" in line for line in table) == int(found[1])
+    assert counted in done(*asked, "--out", file)
+    with file.open(newline="", encoding="utf-8") as opened:
+        rows = [row for row in csv.DictReader(opened) if row["label"] == "none of these"]
+    assert len(rows) == int(found[1])
+    assert all(row["probability"] == "" and row["runner_up"] in ("dark", "light") for row in rows)
+    assert "None of these" not in done(*asked[:-2])
+    # A class may have that name only where it is not an answer.
+    (tmp_path / "examples" / "dark").rename(tmp_path / "examples" / "none of these")
+    assert "A class is called 'none of these'" in refused(*asked)
+    done(*asked[:-2])
 
 
 @pytest.mark.parametrize(
@@ -481,6 +511,8 @@ def test_what_cannot_be_classified(
         (["--adaptation", "hed"], "Did you mean 'head'?"),
         (["--device", "nonsense"], "There is no kind of device 'nonsense'"),
         (["--out", "."], "cannot be written"),
+        (["--none-rate", "5"], "more than 0 and less than 1 (0.05 is one in twenty), not 5."),
+        (["--none-rate", "0.05"], "needs 19 examples that have another of their class, there are"),
     ],
 )
 def test_classifications_that_cannot_be(

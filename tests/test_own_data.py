@@ -140,6 +140,13 @@ def test_one_command_for_ones_own_images(
     assert said.splitlines()[-1] == "Look at polyshot-my photos.html"
     page = Path("polyshot-my photos.html").read_text(encoding="utf-8")
     assert "Polyshot on my photos" in page and "<img" in page
+    assert "calibration error, unseen domains" in said
+    assert "How far to trust the probabilities" in page
+    base = next(r for r in read_results(out) if r.method == "base" and r.adaptation == "none")
+    assert base.calibration_error is not None
+    points = f"{100 * base.calibration_error:.1f}"
+    assert re.search(rf"base\W+{points}\b", said)
+    assert f'<th scope="row">base</th><td>{points}</td>' in page
     assert not re.search(r"https?://|<script|<link", page)
     results = read_results(out)
     assert {(r.part, r.seen, r.way, r.shot, r.queries) for r in results} == {

@@ -18,6 +18,14 @@ from polyshot.errors import PolyshotError
 from polyshot.estimate import Estimate, wilson
 from polyshot.methods.readout import check_adaptation
 from polyshot.methods.rules import rule as find_rule
+from polyshot.none_of_these import (
+    NONE,
+    Threshold,
+    check_classes,
+    check_rate,
+    set_threshold,
+    with_none,
+)
 from polyshot.pool import Pool
 from polyshot.single_task import SingleTask
 from polyshot.support import Label, Members, Support, check_labels
@@ -30,17 +38,24 @@ class FewShotClassifier:
     """Learns classes from a few images of each, by a pool, a rule and an adaptation.
 
     After `fit`: `classes_` (the labels, sorted), `weights_` (one a member of the pool, sum 1),
-    `adapted_` (whether the adaptation is used: `pa` and `tsa` are not with one image a class) and
-    `diverged_` (whether it ran away, so that it is not used).
+    `adapted_` (whether the adaptation is used: `pa` and `tsa` are not with one image a class),
+    `diverged_` (whether it ran away, so that it is not used) and `threshold_` (below which an image
+    is none of these; None where that was not asked for).
     """
 
     classes_: NDArray[Any]
     weights_: NDArray[np.float32]
     adapted_: bool
     diverged_: bool
+    threshold_: Threshold | None
 
     def __init__(
-        self, pool: Pool, rule: str = "auto", adaptation: str = "none", batch: int = 512
+        self,
+        pool: Pool,
+        rule: str = "auto",
+        adaptation: str = "none",
+        batch: int = 512,
+        none_rate: float | None = None,
     ) -> None:
         """Choose how to classify.
 
@@ -50,10 +65,15 @@ class FewShotClassifier:
             adaptation: `none` compares with prototypes, `head` learns a linear head, `pa` a linear
                 map of the embedding, `tsa` a network for these classes, which takes longest.
             batch: images that are embedded at once.
+            none_rate: with it, images that are far from every class are answered `none of these`;
+                the share of images of the classes themselves that may be, by mistake. 0.05 needs
+                19 examples that have another of their class (`polyshot.none_of_these`).
         """
         check_adaptation(adaptation)
+        check_rate(none_rate)
         find_rule(rule, pool)  # refuses a name that the pool does not know
         self.pool, self.rule, self.adaptation, self.batch = pool, rule, adaptation, batch
+        self.none_rate = none_rate
 
     def fit(self, images: Images, labels: Sequence[Label], report: Progress | None = None) -> Self:
         """Learn from examples.
@@ -65,28 +85,49 @@ class FewShotClassifier:
         """
         items = as_list(images)
         classes, indices = check_labels(labels, len(items))
+        if self.none_rate is not None:
+            check_classes(classes)
         pixels = load_images(items, self.pool.size, report)
         support = Support(Members(self.pool, self.batch), pixels, indices)
         rule = find_rule(self.rule, self.pool)
-        self._task = task = SingleTask(self.pool, support, rule, self.adaptation)
+        asks_none = self.none_rate is not None
+        task = SingleTask(self.pool, support, rule, self.adaptation, nearness=asks_none)
+        threshold = None
+        if task.nearness is not None and self.none_rate is not None:
+            threshold = set_threshold(task.nearness.examples, self.none_rate)
+        self._task, self.threshold_ = task, threshold
         self.classes_, self.weights_ = classes, task.weights.numpy()
         self.adapted_, self.diverged_ = task.adapted, task.diverged
         return self
 
     def predict(self, images: Images, report: Progress | None = None) -> NDArray[Any]:
-        """Name the class of each image: labels ``[n]``; one image gives an array of one."""
-        chances = self.predict_proba(images, report)
+        """Name the class of each image: labels ``[n]``; one image gives an array of one.
+
+        With `none_rate`, some may be `none of these`; labels that are numbers then come as objects.
+        """
+        chances, none = self._answer(images, report)
         named: NDArray[Any] = self.classes_[chances.argmax(1)]
-        return named
+        return named if none is None else with_none(named, none)
 
     def predict_proba(self, images: Images, report: Progress | None = None) -> NDArray[np.float32]:
         """Give each class's probability: ``[n, classes]``, columns in the order of `classes_`.
 
         Only the members that the rule gave weight to are run; no image changes another's answer.
+        They are the chances of an image that is of one of the classes, also with `none_rate`.
         """
         self._check_fitted()
         pixels = load_images(images, self.pool.size, report)
         return self._task.probabilities(pixels).numpy()
+
+    def _answer(
+        self, images: Images, report: Progress | None
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_] | None]:
+        """Give probabilities ``[n, classes]``, and which images are none of these, ``[n]``."""
+        if getattr(self, "threshold_", None) is None:
+            return self.predict_proba(images, report), None
+        chances, nearness = self._task.answer(load_images(images, self.pool.size, report))
+        assert self.threshold_ is not None, "looked at above"
+        return chances.numpy(), self.threshold_.below(nearness)
 
     def explain(self) -> list[tuple[str, float]]:
         """Say which members classify this task, with what weight, the heaviest first."""
@@ -146,8 +187,11 @@ class LabelledFile:
 
     path: Path
     label: str
-    probability: float
+    """A class, or `none of these`."""
+    probability: float | None
+    """Of this class among all; None for `none of these`, which has none."""
     runner_up: str
+    """The next class; for `none of these` the likeliest one."""
     runner_up_probability: float
 
 
@@ -162,6 +206,25 @@ class LabelledFiles:
     """None where no class has two examples."""
     summary: str
     """One line: the expected accuracy, or why it is not known."""
+    threshold: Threshold | None = None
+    """Of `none of these`, where that was asked for."""
+
+    @property
+    def none_summary(self) -> str:
+        """One line: how many files are none of these; empty where that was not asked for."""
+        if self.threshold is None:
+            return ""
+        count = sum(row.label == NONE for row in self.rows)
+        # An odd example then hides foreign images that are nearer than it is.
+        alone = (
+            " The least near of these alone decides: more examples, or a higher rate, find more."
+        )
+        return (
+            f"{NONE.capitalize()}: {count} of {len(self.rows)} images. Of images that are of your "
+            f"classes about {self.threshold.rate:.1%} are expected to get this answer by mistake "
+            f"(from leaving out each of {self.threshold.examples} examples)."
+            f"{alone if self.threshold.rank == 1 else ''}"
+        )
 
     def write_csv(self, path: Path) -> None:
         """Write a table with a row a file."""
@@ -182,6 +245,7 @@ def label_files(
     rule: str = "auto",
     adaptation: str = "none",
     report: Progress | None = None,
+    none_rate: float | None = None,
 ) -> LabelledFiles:
     """Classify files by examples on disk.
 
@@ -192,15 +256,20 @@ def label_files(
         rule: how members are weighed.
         adaptation: `none`, `head`, `pa` or `tsa`.
         report: told how many images were read.
+        none_rate: share of false alarms at which files may be `none of these`.
     """
     paths = loading.read_queries(queries)  # a wrong name shows before any work
-    classifier = FewShotClassifier(pool, rule, adaptation).fit(*loading.read_support(support))
+    classifier = FewShotClassifier(pool, rule, adaptation, none_rate=none_rate)
+    classifier.fit(*loading.read_support(support))
     estimate = classifier.estimate() if classifier.can_estimate else None
-    chances = classifier.predict_proba(paths, report)
+    chances, none = classifier._answer(paths, report)
     rows = []
-    for path, line in zip(paths, chances, strict=True):
+    for i, (path, line) in enumerate(zip(paths, chances, strict=True)):
         second, first = line.argsort(kind="stable")[-2:]
         best, other = classifier.classes_[first], classifier.classes_[second]
-        rows.append(LabelledFile(path, best, float(line[first]), other, float(line[second])))
+        if none is not None and none[i]:
+            rows.append(LabelledFile(path, NONE, None, best, float(line[first])))
+        else:
+            rows.append(LabelledFile(path, best, float(line[first]), other, float(line[second])))
     summary = str(estimate or "Expected accuracy: not known, no class has two images.")
-    return LabelledFiles(rows, classifier.explain(), estimate, summary)
+    return LabelledFiles(rows, classifier.explain(), estimate, summary, classifier.threshold_)

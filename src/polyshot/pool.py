@@ -202,11 +202,16 @@ class Pool:
             )
         return self.urt
 
-    def classifier(self, rule: str = "auto", adaptation: str = "none") -> "FewShotClassifier":
-        """Make a classifier for images of one's own: `fit(images, labels)`, then `predict`."""
+    def classifier(
+        self, rule: str = "auto", adaptation: str = "none", none_rate: float | None = None
+    ) -> "FewShotClassifier":
+        """Make a classifier for images of one's own: `fit(images, labels)`, then `predict`.
+
+        With `none_rate` it may answer `none of these`, by mistake to about this share of images.
+        """
         from polyshot.classifier import FewShotClassifier  # noqa: PLC0415 (it imports the pool)
 
-        return FewShotClassifier(self, rule=rule, adaptation=adaptation)
+        return FewShotClassifier(self, rule, adaptation, none_rate=none_rate)
 
     def add_domain(
         self,

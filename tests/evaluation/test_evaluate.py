@@ -1,4 +1,5 @@
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,11 @@ from polyshot.evaluation.evaluate import (
     confusion,
     evaluate,
     predictions,
+    prepare,
 )
 from polyshot.evaluation.results import append_results, read_results
 from polyshot.evaluation.stats import interval
+from polyshot.methods.readout import predict
 from polyshot.methods.rules import rule
 from polyshot.pool import Pool
 
@@ -110,6 +113,26 @@ def test_episodes_on_which_learning_diverged_are_counted(pack: Pack) -> None:
     plain, learned = evaluate(pool, pack, ["base"], SHAPE, 5, part="all", adapt=["tsa"])
     assert learned.note == "adaptation diverged on 5 of 5 tasks; these have none"
     assert learned.per_episode == plain.per_episode and plain.note == ""
+
+
+def test_the_calibration_error_is_that_of_a_naive_loop(pack: Pack) -> None:
+    pool = random_pool()
+    rules = [rule(name, pool) for name in ("auto", "average")]
+    results = evaluate(pool, pack, ("auto", "average"), SHAPE, 9, part="all", adapt=True)
+    sampler = EpisodeSampler(pack.domain, SHAPE, part="all")
+    task = prepare(pool, pack, sampler, 9, rules)
+    for result in results:
+        bins: dict[int, list[float]] = {}
+        for _, tasks in task.chunks():
+            chances = predict(pool, tasks, result.method, result.adaptation)  # [E, Q, W]
+            for episode in chances.tolist():
+                for query, ways in enumerate(episode):
+                    top = max(ways)
+                    right = ways.index(top) == query // SHAPE.queries
+                    bins.setdefault(math.ceil(15 * top), []).append(right - top)
+        expected = sum(abs(sum(gaps)) for gaps in bins.values()) / (9 * 12)
+        assert result.calibration_error == pytest.approx(expected, abs=2e-4)
+        assert result.calibration_error is not None and result.calibration_error > 0.01
 
 
 @pytest.mark.parametrize("start", ["prototypes", "random"])

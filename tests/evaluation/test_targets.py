@@ -17,8 +17,10 @@ from polyshot.evaluation.measure import Meter, answer
 from polyshot.evaluation.targets import TargetTasks
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method
+from polyshot.methods.pool_rules import PoolWithRule
 from polyshot.methods.prototypes import Prototypes
 from polyshot.models.resnet import ResNet, ResNetConfig
+from polyshot.pool import Pool
 from polyshot.training import batches
 from polyshot.training.world import World
 
@@ -192,5 +194,25 @@ def test_the_meter_writes_down_who_was_measured_how(pack: Pack, tmp_path: Path) 
     assert result.multiply_adds == 25 * pass_cost(SMALL.model, 16)
     assert result.seconds is not None and result.seconds > 0
     assert result.device.startswith("cpu")
+    assert result.calibration_error is not None and 0 < result.calibration_error < 1
     with pytest.raises(PolyshotError, match="knows the adaptations none, head, not 'steps'"):
         meter.measure(TargetTasks(pack, CPU, [SHAPE], 5), SHAPE, "steps", 4)
+
+
+def test_the_note_says_on_how_many_tasks_adaptation_diverged(pack: Pack, tmp_path: Path) -> None:
+    config = AdaptationConfig(steps=2, updates=2, rates=(1e38,))
+    base = ResNet(SMALL.model)
+    pool = Pool(SMALL.model, 16, "conv1x1", "cosine", base, scales=[10.0], adaptation=config)
+    fitted = PoolWithRule(pool, "base", [base], "a note")
+    world = World([pack], SMALL, tmp_path, CPU)
+    method = Method("one", "paper", "about", lambda _, __: fitted, ("none", "head", "tsa"))
+    meter = Meter(world, method, {}, fitted)
+    target = TargetTasks(pack, CPU, [SHAPE], 4)
+    learned = meter.measure(target, SHAPE, "tsa", 3)
+    assert learned.note == "a note; adaptation diverged on 3 of 3 tasks; these have none"
+    # What diverged before, and in the episodes that were timed, is not counted again.
+    assert meter.measure(target, SHAPE, "tsa", 4).note.endswith("on 4 of 4 tasks; these have none")
+    plain = meter.measure(target, SHAPE, "none", 3)
+    assert plain.note == "a note"
+    assert plain.per_episode == learned.per_episode
+    assert plain.calibration_error == learned.calibration_error

@@ -67,7 +67,7 @@ def test_all_parts_are_there(page: Checked) -> None:
         *("In short", "Best on average", "Accuracies: strong", "Ours beside the paper's"),
         *("What each member contributes", "What the selector chose", "What a task costs"),
         *("Number of parameters", "Training curves", "What was run", "Settings and notes"),
-        *("Commands", "Failures"),
+        *("Commands", "Failures", "How far to trust the probabilities"),
     ):
         assert heading in page.text, heading
     assert "tadam on dtd: loss is not a number at update 40 (noon)" in page.text
@@ -104,6 +104,41 @@ def test_cells_are_the_results(tmp_path: Path) -> None:
     assert f" {100 * base.mean:.1f} ± {100 * base.half_width:.1f} " in rows[2]
     for section in ("What the selector chose", "Training curves", "What each member"):
         assert section not in checked.text
+
+
+def test_calibration_is_averaged_over_targets_and_seeds(tmp_path: Path) -> None:
+    errors = {
+        ("base", "gtsrb", 0): 0.02, ("base", "gtsrb", 1): 0.04, ("base", "cars", 0): 0.05,
+        ("select", "gtsrb", 0): 0.1, ("feat", "gtsrb", 0): None, ("base", "dtd", 0): 0.2,
+        ("feat", "cars", 0): 0.3, ("select", "cars", 0): 0.0, ("select", "dtd", 0): 0.123,
+    }  # fmt: skip
+    results = [
+        fake_result(method, target, train_seed=seed, calibration_error=error)
+        for (method, target, seed), error in errors.items()
+    ]
+    append_results(tmp_path / "results" / "a.jsonl", results)
+    page, text, tex = (path.read_text(encoding="utf-8") for path in write_report(tmp_path))
+    title = "Calibration: strong, seen, 5-way 5-shot"
+    expected = [
+        ["method", "seen domains", "unseen domains"],
+        ["base", "4.0", "20.0"],  # (3 + 5) / 2
+        ["feat", "not measured", "not measured"],  # of one target there is no number
+        ["select", "5.0", "12.3"],
+    ]
+    after = text.split(f"### {title}\n")[1]
+    rows = [[cell.strip() for cell in row] for row in markdown_rows(after.split("##")[0])]
+    assert [rows[0], *rows[2:]] == expected
+    assert [line for line in Checked(page).cells if line in expected[1:]] == expected[1:]
+    for row in expected:
+        assert f"{' & '.join(row)} \\\\" in tex.split(title)[1]
+
+
+def test_results_of_old_versions_have_no_calibration(tmp_path: Path) -> None:
+    old = [fake_result(method, calibration_error=None) for method in ("base", "select")]
+    append_results(tmp_path / "results" / "a.jsonl", old)
+    for path in write_report(tmp_path):
+        text = path.read_text(encoding="utf-8")
+        assert "alibration" not in text and "How far to trust" not in text
 
 
 def test_only_a_clear_best_is_bold(tmp_path: Path) -> None:

@@ -93,6 +93,9 @@ def test_a_damaged_line(tmp_path: Path) -> None:
         ({"per_episode": [1.5] * 60, "mean": 1.5}, "between 0 and 1"),
         ({"per_episode": [0.5] * 60, "mean": 0.6}, "mean is not that"),
         ({"target": 3}, "name is not text"),
+        ({"calibration_error": 1.5}, "calibration error is not between 0 and 1"),
+        ({"calibration_error": float("nan")}, "calibration error is not between 0 and 1"),
+        ({"calibration_error": "low"}, "calibration error is not between 0 and 1"),
     ],
 )
 def test_numbers_that_cannot_be(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

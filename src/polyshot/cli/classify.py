@@ -32,9 +32,20 @@ def classify(
     adaptation: Annotated[
         str, typer.Option(help="What is learned on the examples: none, head, pa or tsa.")
     ] = "head",
+    none_rate: Annotated[
+        float | None,
+        typer.Option(
+            help="Answer 'none of these' to images unlike all examples; the share of images of "
+            "your classes that may get it by mistake. 0.05 needs 19 examples or more, of classes "
+            "that have two.",
+            show_default=False,
+        ),
+    ] = None,
     device: Device = None,
 ) -> None:
     """Classify your images from a few examples of each class.
+
+    Every image gets one of your classes, unless you allow 'none of these' with --none-rate.
 
     Example: polyshot classify --support photos/ --query new/
     """
@@ -47,11 +58,17 @@ def classify(
 
     loaded = Pool.load(pool_path(pool), best_device(device))
     with progress("images") as report:
-        answer = label_files(loaded, support, query, rule, adaptation, report)
+        answer = label_files(loaded, support, query, rule, adaptation, report, none_rate)
     typer.echo(answer.summary)
     columns = ("image", "label", "probability", "runner-up", "its probability")
     lines = [
-        (r.path, r.label, f"{r.probability:.2f}", r.runner_up, f"{r.runner_up_probability:.2f}")
+        (
+            r.path,
+            r.label,
+            "" if r.probability is None else f"{r.probability:.2f}",
+            r.runner_up,
+            f"{r.runner_up_probability:.2f}",
+        )
         for r in answer.rows
     ]
     if out:
@@ -59,6 +76,8 @@ def classify(
         typer.echo(f"wrote {len(lines)} rows to {out}")
     else:
         console.print(table(columns, lines))
+    if answer.none_summary:
+        typer.echo(answer.none_summary)
     typer.echo(
         "Members used: " + ", ".join(f"{name} {weight:.2f}" for name, weight in answer.members)
     )

@@ -44,7 +44,9 @@ LIMITS = """\
   something no pixel shows, cannot be learned.
 - Images are brought to {size} x {size} pixels, the centre kept: small details of large photographs
   and things at the border are lost.
-- It always answers with one of your classes, also for an image of none of them.
+- It answers with one of your classes, also for an image of none of them, unless you ask for
+  `none of these` (`polyshot classify --none-rate`), which finds images of another kind more often
+  than another class of the same kind.
 - Accuracy was measured on few classes at a time; with many or very similar classes it is lower.
   `polyshot classify` estimates it on your examples, `polyshot evaluate` measures it on more.
 - Probabilities are fitted to validation tasks of the sources; on other images they may be too sure.
