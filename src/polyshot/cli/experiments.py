@@ -63,7 +63,7 @@ def reproduce(
         list[str],
         typer.Argument(
             help="Experiments: seen, unseen, sources-2, sources-4, sources-6, contributions, "
-            "parameters.",
+            "parameters, added.",
             show_default=False,
         ),
     ],
@@ -74,7 +74,12 @@ def reproduce(
         str, typer.Option(help="Methods: a,b,c; all if not given.", show_default=False)
     ] = "",
     targets: Annotated[
-        str, typer.Option(help="Domains to test on: a,b,c; all if not given.", show_default=False)
+        str,
+        typer.Option(
+            help="Domains to test on: a,b,c; all if not given. Of 'added': domains to add, each "
+            "tested on all.",
+            show_default=False,
+        ),
     ] = "",
     sources: Sources = "",
     seeds: Annotated[

@@ -21,6 +21,9 @@ EMBEDDED = (("glyphs", "textures", "signs"), ("plankton",))
 PARTS = {"test": "test classes", "val": "validation classes"}
 """Parts of the targets' class splits that are measured on, in words."""
 
+ADDED = "added"
+"""Name of the protocol of pools that grow."""
+
 CONTRIBUTORS = ("simple-avg", "average")
 """The averaging methods whose members are looked at."""
 CONTRIBUTION_EPISODES = 40
@@ -32,6 +35,15 @@ class Trial:
 
     sources: tuple[Pack, ...]
     targets: tuple[Pack, ...]
+    left_out: Pack | None = None
+    """Where given, `--targets` chooses the trial by it, and all targets are tested."""
+    grown: bool = False
+    """Whether what was left out is added to the pool that was trained without it."""
+
+    @property
+    def added(self) -> Pack | None:
+        """The domain that the pool grows by."""
+        return self.left_out if self.grown else None
 
 
 @dataclass(frozen=True)
@@ -42,11 +54,13 @@ class Protocol:
     about: str
     """One line."""
     paper: str
-    """The table or figure that it repeats."""
+    """The table or figure that it repeats; empty where the paper has none."""
     trials: Callable[[Sequence[Pack], Sequence[Pack]], list[Trial]]
     """(sources, domains that are never sources) -> what is trained and tested."""
     kind: Literal["accuracies", "contributions", "parameters"] = "accuracies"
     """What comes out: accuracies of all methods, right predictions of members, or a plain count."""
+    pools_only: bool = False
+    """Whether only methods over the pool are measured (`Method.pool`), and the base beside them."""
 
 
 def _seen(sources: Sequence[Pack], _: Sequence[Pack]) -> list[Trial]:
@@ -63,6 +77,19 @@ def _unseen(sources: Sequence[Pack], others: Sequence[Pack]) -> list[Trial]:
         for left_out in sources
     ]
     return [*trials, Trial(tuple(sources), tuple(others))] if others else trials
+
+
+def _added(sources: Sequence[Pack], others: Sequence[Pack]) -> list[Trial]:
+    """Pools without each source in turn, tested on everything before it is added and after."""
+    if len(sources) < 2:
+        raise PolyshotError(
+            "'added' trains without one source and adds it later: it needs at least two sources."
+        )
+    trials = []
+    for new in sources:
+        old = tuple(pack for pack in sources if pack is not new)
+        trials += [Trial(old, (new, *old, *others), new, grown) for grown in (False, True)]
+    return trials
 
 
 def _largest(count: int) -> Callable[[Sequence[Pack], Sequence[Pack]], list[Trial]]:
@@ -120,6 +147,13 @@ PROTOCOLS: dict[str, Protocol] = {
             "table 'comparison of the number of parameters'",
             lambda _, __: [],
             kind="parameters",
+        ),
+        Protocol(
+            ADDED,
+            "each source in turn added to the pool of the others, which stay as they are",
+            "",
+            _added,
+            pools_only=True,
         ),
     )
 }

@@ -121,6 +121,7 @@ def _method(
         slow=("tsa",) if learns else (),
         settings={"steps": 40} if learns else {},
         beyond=paper != _CHOI,
+        pool=kind,
     )
 
 

@@ -115,6 +115,7 @@ class World:
             kind="conv1x1",
             strengths=plain.modulator.strengths,
             channel_learning_rate=plain.modulator.channel_learning_rate,
+            members=plain.modulator.members,
         )
         config = replace(
             plain,
