@@ -28,7 +28,7 @@ from polyshot.experiments.protocols import (
     Trial,
 )
 from polyshot.experiments.settings import Overrides, settings_of
-from polyshot.methods.method import Method, find_methods
+from polyshot.methods.method import Fitted, Method, find_methods
 from polyshot.methods.pool_rules import PoolWithRule
 from polyshot.training.files import write_json
 from polyshot.training.grown_world import GrownWorld, make_world
@@ -73,7 +73,7 @@ class AccuracyJob(Job):
 
         def measure(cell: Cell, target: TargetTasks) -> None:
             result = meter.measure(target, cell.shape, cell.adaptation, cell.episodes)
-            result = replace(result, **growth)
+            result = replace(result, **growth, note=self._note(result.note, meter.fitted))
             if self._is_added(cell):
                 result = replace(result, seen=True)
             self._add_shares(meter, cell, target)  # before the result: with it, the cell is done
@@ -89,6 +89,15 @@ class AccuracyJob(Job):
         took = world.addition(self.method.pool)
         name = world.added.domain.name
         return {"added": name, "added_seconds": took.seconds, "added_on": took.device}
+
+    def _note(self, note: str, fitted: Fitted) -> str:
+        """Add to what is known of a result, where classes are in clusters, how many there are."""
+        if self.config.modulator.members == 1 or not isinstance(fitted, PoolWithRule):
+            return note
+        count, sources = len(fitted.pool.modulators), len(self.sources)
+        one = "source" if sources == 1 else "sources"
+        members = f"modulators for {sources} {one}: {count}" if count else ""
+        return "; ".join(filter(None, (note, members)))
 
     def _is_added(self, cell: Cell) -> bool:
         return self.added is not None and self.added.domain.name == cell.target.domain.name
@@ -194,6 +203,8 @@ class Wanted:
     """Whether adaptations count that the paper does not have."""
     part: str = "test"
     """Of the targets' class splits; contributions are always of test classes."""
+    options: Sequence[str] = ()
+    """Options of the config that were chosen on purpose: no protocol's own override them."""
 
     def adaptations(self, method: Method) -> tuple[str, ...]:
         """List what is measured of a method."""
@@ -204,12 +215,16 @@ class Wanted:
 def jobs_of(
     trials: Sequence[tuple[Protocol, Trial]], config: Config, wanted: Wanted, grid: GridFolder
 ) -> list[Job]:
-    """List the jobs of some trials under one config, world by world, methods in their order."""
+    """List the jobs of some trials, world by world, methods in their order.
+
+    The config is every protocol's, but for the options that belong to it.
+    """
     worlds: dict[str, dict[str, Job]] = {}
     for protocol, trial in trials:
-        world = make_world(trial.sources, config, grid.worlds, added=trial.added).name
+        chosen = protocol.config(config, wanted.options)
+        world = make_world(trial.sources, chosen, grid.worlds, added=trial.added).name
         own = worlds.setdefault(world, {})
-        place = (world, trial.sources, trial.added, config)
+        place = (world, trial.sources, trial.added, chosen)
         if protocol.kind == "contributions":
             _add_contributions(own, place, protocol, trial, wanted, grid)
             continue

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from polyshot.config import Config, override
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, near, some
@@ -61,6 +62,14 @@ class Protocol:
     """What comes out: accuracies of all methods, right predictions of members, or a plain count."""
     pools_only: bool = False
     """Whether only methods over the pool are measured (`Method.pool`), and the base beside them."""
+    options: tuple[str, ...] = ()
+    """Options of the config that belong to it, written as for ``--set``."""
+
+    def config(self, config: Config, chosen: Sequence[str] = ()) -> Config:
+        """Return the config of its trainings; options that the user has chosen win over its own."""
+        names = {option.partition("=")[0].strip() for option in chosen}
+        own = [each for each in self.options if each.partition("=")[0] not in names]
+        return override(config, own)
 
 
 def _seen(sources: Sequence[Pack], _: Sequence[Pack]) -> list[Trial]:
@@ -98,12 +107,22 @@ def _largest(count: int) -> Callable[[Sequence[Pack], Sequence[Pack]], list[Tria
             raise PolyshotError(
                 f"'sources-{count}' trains on {count} sources, there are {len(sources)}."
             )
-        by_size = sorted(sources, key=lambda pack: -len(pack.domain.labels))
+        largest = _by_size(sources)[:count]
         # In the order of all sources: where these are all, the world is the same one.
-        chosen = tuple(pack for pack in sources if pack in by_size[:count])
+        chosen = tuple(pack for pack in sources if pack in largest)
         return [Trial(chosen, (*sources, *others))]
 
     return trials
+
+
+def _one_source(sources: Sequence[Pack], others: Sequence[Pack]) -> list[Trial]:
+    largest = _by_size(sources)[0]
+    return [Trial((largest,), (*(pack for pack in sources if pack is not largest), *others))]
+
+
+def _by_size(sources: Sequence[Pack]) -> list[Pack]:
+    """Sort sources by their number of images, the largest first."""
+    return sorted(sources, key=lambda pack: -len(pack.domain.labels))
 
 
 def _all(sources: Sequence[Pack], others: Sequence[Pack]) -> list[Trial]:
@@ -154,6 +173,14 @@ PROTOCOLS: dict[str, Protocol] = {
             "",
             _added,
             pools_only=True,
+        ),
+        Protocol(
+            "one-source",
+            "a pool from the largest source alone, a member for each cluster of its classes, "
+            "tested on all other domains",
+            "",
+            _one_source,
+            options=("modulator.members=0",),  # as many as there are
         ),
     )
 }

@@ -76,6 +76,7 @@ def reproduce(
     beyond: bool = False,
     part: str = "test",
     overrides: Overrides | None = None,
+    options: Sequence[str] = (),
     device: torch.device | None = None,
     report: Report | None = None,
     command: str = "",
@@ -102,6 +103,8 @@ def reproduce(
         part: of the targets' class splits: ``test``, or ``val`` to make choices on. Targets without
             such classes are left out; contributions are of test classes in any case.
         overrides: settings of methods, by method.
+        options: what of the config was chosen on purpose, as ``modulator.members=4``: options that
+            belong to a protocol override all else.
         device: the CPU by default.
         report: told of the progress of the grid (`BAR`), and of every training.
         command: the command line, for the record.
@@ -123,6 +126,7 @@ def reproduce(
         overrides or {},
         beyond,
         part,
+        options,
     )
     check_methods(protocols, wanted.methods)
     check_wanted(wanted, seeds, sources, others, config, targets)
