@@ -125,6 +125,22 @@ def test_seeds_and_parts_add_up(packs: Path, tmp_path: Path) -> None:
     assert found == [("test", 0), ("val", 1), ("val", 2)]
 
 
+def test_pools_that_grow_and_pools_of_one_source(packs: Path, tmp_path: Path) -> None:
+    few = ("--episodes", 2, "--shots", 1, "--methods", "base,average", "--no-adapt")
+    words = options(packs, tmp_path, *few, "--set", "modulator.members=2")
+    said = done("reproduce", "one-source", *words)
+    assert said.startswith("4 cells: 0 were there, 4 measured")
+    assert {r.note for r in read_grid(tmp_path).results} == {"", "modulators for 1 source: 2"}
+    said = done("reproduce", "added", *options(packs, tmp_path, *few, "--targets", "signs"))
+    assert said.startswith("9 cells: 0 were there, 9 measured")
+    added = [result for result in read_grid(tmp_path).results if result.protocol == "added"]
+    assert {(result.method, result.added) for result in added} == {
+        *(("base", ""), ("average", ""), ("average", "signs")),
+    }
+    assert "Look at" in done("report", tmp_path)
+    assert "A domain added later" in (tmp_path / "report" / "tables.md").read_text("utf-8")
+
+
 def test_every_method_answers_the_same_episodes(grid: Path) -> None:
     draws: dict[tuple[str, int], set[str]] = {}
     for result in read_grid(grid).results:
@@ -209,6 +225,8 @@ def test_bad_input_is_one_line(packs: Path, tmp_path: Path) -> None:
         (["reproduce", "seen", *options(packs, out), "--sources", "birds"], "no domain 'birds'"),
         (["reproduce", "seen", *options(packs, out), "--seeds", 0], "at least 1"),
         (["reproduce", "seen", *options(packs, out), "--episodes", 1], "at least 2"),
+        (["reproduce", "added", *options(packs, out), "--methods", "feat"], "not feat: take some"),
+        (["reproduce", "one-sources", *options(packs, out)], "Did you mean 'one-source'"),
         (["reproduce", "seen", *options(packs, out), "--part", "vla"], "Did you mean 'val'"),
         (["reproduce", "seen", *options(packs, out), "--shots", "five"], "numbers of shots"),
         (["reproduce", "seen", *options(packs, out), "--preset", "huge"], "no preset 'huge'"),

@@ -18,12 +18,13 @@ from polyshot.data.toy_packs import draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.evaluate import evaluate
 from polyshot.evaluation.results import Result
-from polyshot.experiments import jobs, protocols, runner
+from polyshot.experiments import jobs, protocols
 from polyshot.experiments.grid_reader import read_grid
 from polyshot.experiments.runner import BAR, Summary, reproduce
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import METHODS, Fitted, Method, find_methods
 from polyshot.pool import Pool
+from polyshot.training import grown_world
 from polyshot.training.locks import locked
 from polyshot.training.world import World
 
@@ -451,7 +452,7 @@ def test_a_full_memory_is_freed_between_worlds(
             made.append(weakref.ref(self))
             return super().base()
 
-    monkeypatch.setattr(runner, "World", Watched)
+    monkeypatch.setattr(grown_world, "World", Watched)
     gc.collect()
     done = run(packs, tmp_path, "unseen", methods=["base"])
     assert done.failed == [] and len(made) == 3

@@ -63,7 +63,7 @@ def reproduce(
         list[str],
         typer.Argument(
             help="Experiments: seen, unseen, sources-2, sources-4, sources-6, contributions, "
-            "parameters.",
+            "parameters, added, one-source.",
             show_default=False,
         ),
     ],
@@ -74,7 +74,12 @@ def reproduce(
         str, typer.Option(help="Methods: a,b,c; all if not given.", show_default=False)
     ] = "",
     targets: Annotated[
-        str, typer.Option(help="Domains to test on: a,b,c; all if not given.", show_default=False)
+        str,
+        typer.Option(
+            help="Domains to test on: a,b,c; all if not given. Of 'added': domains to add, each "
+            "tested on all.",
+            show_default=False,
+        ),
     ] = "",
     sources: Sources = "",
     seeds: Annotated[
@@ -136,7 +141,7 @@ def reproduce(
     measured = [protocol.name for protocol in wanted if protocol.kind != "parameters"]
     if not measured:
         return
-    config, overrides = _config(preset, settings or [])
+    config, overrides, chosen = _config(preset, settings or [])
     usual, slow = default_episodes(preset)
     count = usual if episodes is None else episodes
     where = best_device(device)
@@ -158,6 +163,7 @@ def reproduce(
             beyond=beyond,
             part=part,
             overrides=overrides,
+            options=chosen,
             device=where,
             report=report,
             command=_command(context),
@@ -195,7 +201,7 @@ def tune(
     from polyshot.experiments.tune import BAR
     from polyshot.experiments.tune import tune as run
 
-    config, overrides = _config(preset, settings or [])
+    config, overrides, _ = _config(preset, settings or [])
     if overrides:
         raise PolyshotError("Tuning tries the declared settings of methods: leave theirs out.")
     where = best_device(device)
@@ -215,13 +221,16 @@ def tune(
     typer.echo(f"wrote {out / 'tuned.json'}")
 
 
-def _config(preset: str, options: list[str]) -> "tuple[Config, dict[str, dict[str, float]]]":
+def _config(
+    preset: str, options: list[str]
+) -> "tuple[Config, dict[str, dict[str, float]], list[str]]":
+    """Return the config, the settings of methods, and the options that went into the config."""
     from polyshot.config import override
     from polyshot.config import preset as look_up
     from polyshot.experiments.settings import split_options
 
     overrides, others = split_options(options)
-    return override(look_up(preset), others), overrides
+    return override(look_up(preset), others), overrides, others
 
 
 def _packs(

@@ -50,6 +50,12 @@ class Result:
     preset: str = ""
     sources: list[str] = field(default_factory=list)
     """Domains that the method was trained on."""
+    added: str = ""
+    """The last of them, where it was added to a pool that was trained on the others."""
+    added_seconds: float | None = None
+    """To add it; None where the addition was interrupted."""
+    added_on: str = ""
+    """The device on which it was added."""
     train_seed: int | None = None
     settings: dict[str, float] = field(default_factory=dict)
     """The method's own settings, where it has any."""

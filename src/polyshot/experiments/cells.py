@@ -60,6 +60,8 @@ class Job(ABC):
     world: str
     """Name of the world's folder."""
     sources: tuple[Pack, ...]
+    added: Pack | None
+    """The domain that was added to the world's pool, if any."""
     config: Config
     name: str
     """A method with the mark of its settings."""
@@ -77,7 +79,9 @@ class Job(ABC):
 
     def describe(self, cell: Cell) -> str:
         """Say for people what a cell is."""
-        where = f"{self.config.preset}, {len(self.sources)} sources, seed {self.config.seed}"
+        added = "" if self.added is None else f", {self.added.domain.name} added"
+        where = f"{self.config.preset}, {len(self.sources)} sources{added}"
+        where += f", seed {self.config.seed}"
         return f"{self.what} on {cell} ({'/'.join(self.cells[cell])}; {where})"
 
     @property

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result, read_results
+from polyshot.experiments.protocols import ADDED
 
 Read = TypeVar("Read")
 
@@ -127,6 +128,8 @@ def _results(folder: Path) -> list[Result]:
             cell = (
                 *(result.preset, result.protocol, result.target, result.shot, result.way),
                 *(result.method, result.adaptation, result.train_seed, result.draw, result.part),
+                # Pools that grow are tested on every domain, once for each that is added.
+                *((result.added, *result.sources) if result.protocol == ADDED else ()),
             )
             before, other = found.setdefault(cell, (path, result))
             if other.settings == result.settings and other.episodes != result.episodes:
@@ -152,7 +155,8 @@ def _wrong(result: Result) -> str:
         return "a name is not text"
     if not isinstance(result.per_episode, list):
         return "the accuracies of its episodes are missing"
-    numbers = [result.mean, result.half_width, *result.per_episode, result.seconds or 0.0]
+    seconds = (result.seconds or 0.0, result.added_seconds or 0.0)
+    numbers = [result.mean, result.half_width, *result.per_episode, *seconds]
     if not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
         return "a value is not a number"
     if len(result.per_episode) != result.episodes or result.episodes < 2:

@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from polyshot.config import Config
 from polyshot.data.hashing import digest
 from polyshot.data.pack import Pack
@@ -17,9 +15,11 @@ from polyshot.evaluation.measure import Meter
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.targets import TargetTasks
 from polyshot.experiments.cells import Cell, Job, Measure
+from polyshot.experiments.compare import BASELINE
 from polyshot.experiments.contributions import contributions
 from polyshot.experiments.grid import GridFolder
 from polyshot.experiments.protocols import (
+    ADDED,
     CONTRIBUTION_EPISODES,
     CONTRIBUTORS,
     PROTOCOLS,
@@ -28,9 +28,10 @@ from polyshot.experiments.protocols import (
     Trial,
 )
 from polyshot.experiments.settings import Overrides, settings_of
-from polyshot.methods.method import Method, find_methods
+from polyshot.methods.method import Fitted, Method, find_methods
 from polyshot.methods.pool_rules import PoolWithRule
 from polyshot.training.files import write_json
+from polyshot.training.grown_world import GrownWorld, make_world
 from polyshot.training.world import World, settings_mark
 
 
@@ -59,22 +60,51 @@ class AccuracyJob(Job):
             return False
         for protocol in self.cells[cell]:
             if not self._file(protocol, cell).exists():
-                name = self._shares_name(cell)
-                self.grid.copy_shares(name, known.protocol, protocol, known.target)
+                if self._shows_shares(protocol, cell):
+                    name = self._shares_name(cell)
+                    self.grid.copy_shares(name, known.protocol, protocol, known.target)
                 self.grid.write(self._file(protocol, cell), replace(known, protocol=protocol))
         return True
 
     def fit(self, world: World) -> Measure:
         """Train the method."""
         meter = Meter(world, self.method, self.settings, self.method.fit(world, self.settings))
+        growth = self._growth(world)
 
         def measure(cell: Cell, target: TargetTasks) -> None:
             result = meter.measure(target, cell.shape, cell.adaptation, cell.episodes)
+            result = replace(result, **growth, note=self._note(result.note, meter.fitted))
+            if self._is_added(cell):
+                result = replace(result, seen=True)
             self._add_shares(meter, cell, target)  # before the result: with it, the cell is done
             for protocol in self.cells[cell]:
                 self.grid.write(self._file(protocol, cell), replace(result, protocol=protocol))
 
         return measure
+
+    def _growth(self, world: World) -> dict[str, Any]:
+        """Return what a result says of the domain that was added, if one was."""
+        if not isinstance(world, GrownWorld) or self.method.pool is None:
+            return {}
+        took = world.addition(self.method.pool)
+        name = world.added.domain.name
+        return {"added": name, "added_seconds": took.seconds, "added_on": took.device}
+
+    def _note(self, note: str, fitted: Fitted) -> str:
+        """Add to what is known of a result, where classes are in clusters, how many there are."""
+        if self.config.modulator.members == 1 or not isinstance(fitted, PoolWithRule):
+            return note
+        count, sources = len(fitted.pool.modulators), len(self.sources)
+        one = "source" if sources == 1 else "sources"
+        members = f"modulators for {sources} {one}: {count}" if count else ""
+        return "; ".join(filter(None, (note, members)))
+
+    def _is_added(self, cell: Cell) -> bool:
+        return self.added is not None and self.added.domain.name == cell.target.domain.name
+
+    def _shows_shares(self, protocol: str, cell: Cell) -> bool:
+        """Tell whether shares are kept: of pools that grow, only of the domain that was added."""
+        return protocol != ADDED or self._is_added(cell)
 
     def _add_shares(self, meter: Meter, cell: Cell, target: TargetTasks) -> None:
         fitted = meter.fitted
@@ -84,6 +114,8 @@ class AccuracyJob(Job):
             return
         shares = fitted.weights(target.tasks(cell.shape, cell.episodes)).mean(0).tolist()
         for protocol in self.cells[cell]:
+            if not self._shows_shares(protocol, cell):
+                continue
             about: dict[str, Any] = {
                 "preset": self.config.preset,
                 "sources": meter.world.sources,
@@ -171,6 +203,8 @@ class Wanted:
     """Whether adaptations count that the paper does not have."""
     part: str = "test"
     """Of the targets' class splits; contributions are always of test classes."""
+    options: Sequence[str] = ()
+    """Options of the config that were chosen on purpose: no protocol's own override them."""
 
     def adaptations(self, method: Method) -> tuple[str, ...]:
         """List what is measured of a method."""
@@ -181,22 +215,37 @@ class Wanted:
 def jobs_of(
     trials: Sequence[tuple[Protocol, Trial]], config: Config, wanted: Wanted, grid: GridFolder
 ) -> list[Job]:
-    """List the jobs of some trials under one config, world by world, methods in their order."""
+    """List the jobs of some trials, world by world, methods in their order.
+
+    The config is every protocol's, but for the options that belong to it.
+    """
     worlds: dict[str, dict[str, Job]] = {}
     for protocol, trial in trials:
-        world = World(trial.sources, config, grid.worlds, torch.device("cpu")).name
+        chosen = protocol.config(config, wanted.options)
+        world = make_world(trial.sources, chosen, grid.worlds, added=trial.added).name
         own = worlds.setdefault(world, {})
-        place = (world, trial.sources, config)
+        place = (world, trial.sources, trial.added, chosen)
         if protocol.kind == "contributions":
             _add_contributions(own, place, protocol, trial, wanted, grid)
             continue
-        for method in wanted.methods:
+        for method in methods_of(protocol, wanted.methods, grown=trial.grown):
             settings = settings_of(method, config.preset, wanted.overrides)
             name = f"{method.name}-{settings_mark(settings)}"
             job = own.setdefault(name, AccuracyJob(*place, name, {}, grid, method, settings))
             for cell in _cells(method, trial.targets, wanted):
                 job.cells.setdefault(cell, []).append(protocol.name)
     return [job for own in worlds.values() for job in own.values()]
+
+
+def methods_of(protocol: Protocol, methods: Sequence[Method], grown: bool = False) -> list[Method]:
+    """List the methods that a protocol measures; the base is the same when its pool has grown."""
+    if not protocol.pools_only:
+        return list(methods)
+    return [
+        method
+        for method in methods
+        if method.pool is not None or (method.name == BASELINE and not grown)
+    ]
 
 
 def _cells(method: Method, targets: Sequence[Pack], wanted: Wanted) -> list[Cell]:
@@ -213,14 +262,14 @@ def _cells(method: Method, targets: Sequence[Pack], wanted: Wanted) -> list[Cell
 
 def _add_contributions(
     own: dict[str, Job],
-    place: tuple[str, tuple[Pack, ...], Config],
+    place: tuple[str, tuple[Pack, ...], Pack | None, Config],
     protocol: Protocol,
     trial: Trial,
     wanted: Wanted,
     grid: GridFolder,
 ) -> None:
     settings = {
-        method.name: settings_of(method, place[2].preset, wanted.overrides)
+        method.name: settings_of(method, place[-1].preset, wanted.overrides)
         for method in find_methods(CONTRIBUTORS)
     }
     mark = digest(json.dumps(settings, sort_keys=True))[:6]

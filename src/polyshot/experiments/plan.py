@@ -6,8 +6,9 @@ from dataclasses import replace
 from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError, near, some
-from polyshot.experiments.jobs import Wanted
+from polyshot.experiments.jobs import Wanted, methods_of
 from polyshot.experiments.protocols import PARTS, Protocol, Trial
+from polyshot.methods.method import Method, find_methods
 from polyshot.pool_files import check_domains
 
 
@@ -46,6 +47,17 @@ def check_wanted(
             )
 
 
+def check_methods(protocols: Sequence[Protocol], methods: Sequence[Method]) -> None:
+    """Refuse a protocol that none of the methods takes part in."""
+    for protocol in protocols:
+        if not methods_of(protocol, methods):
+            known = [method.name for method in methods_of(protocol, find_methods())]
+            raise PolyshotError(
+                f"'{protocol.name}' measures the base and methods over the pool, not "
+                f"{some([method.name for method in methods])}: take some of {some(known, 20)}."
+            )
+
+
 def wanted_trials(
     protocols: Sequence[Protocol],
     sources: Sequence[Pack],
@@ -61,9 +73,10 @@ def wanted_trials(
     for protocol in protocols:
         own_part = "test" if protocol.kind == "contributions" else part
         for trial in protocol.trials(sources, others):
-            chosen = tuple(p for p in trial.targets if not targets or p.domain.name in targets)
+            chosen = _chosen(trial, targets)
             measured = tuple(pack for pack in chosen if pack.domain.split.part(own_part))
-            if targets and (empty := [p.domain.name for p in chosen if p not in measured]):
+            names = [pack.domain.name for pack in chosen if pack not in measured]
+            if empty := [name for name in names if name in targets]:
                 raise PolyshotError(
                     f"{some(empty)} has no {PARTS[own_part]}: leave it out of the targets, or "
                     "measure on another part."
@@ -76,3 +89,12 @@ def wanted_trials(
             f"There is nothing to measure in {what} with the targets asked for, on {PARTS[part]}."
         )
     return found
+
+
+def _chosen(trial: Trial, names: Sequence[str]) -> tuple[Pack, ...]:
+    """Return the targets of a trial that were asked for: all of them where no names are given."""
+    if not names:
+        return trial.targets
+    if trial.left_out is not None:
+        return trial.targets if trial.left_out.domain.name in names else ()
+    return tuple(pack for pack in trial.targets if pack.domain.name in names)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from polyshot.config import Config, override
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, near, some
@@ -21,6 +22,9 @@ EMBEDDED = (("glyphs", "textures", "signs"), ("plankton",))
 PARTS = {"test": "test classes", "val": "validation classes"}
 """Parts of the targets' class splits that are measured on, in words."""
 
+ADDED = "added"
+"""Name of the protocol of pools that grow."""
+
 CONTRIBUTORS = ("simple-avg", "average")
 """The averaging methods whose members are looked at."""
 CONTRIBUTION_EPISODES = 40
@@ -32,6 +36,15 @@ class Trial:
 
     sources: tuple[Pack, ...]
     targets: tuple[Pack, ...]
+    left_out: Pack | None = None
+    """Where given, `--targets` chooses the trial by it, and all targets are tested."""
+    grown: bool = False
+    """Whether what was left out is added to the pool that was trained without it."""
+
+    @property
+    def added(self) -> Pack | None:
+        """The domain that the pool grows by."""
+        return self.left_out if self.grown else None
 
 
 @dataclass(frozen=True)
@@ -42,11 +55,21 @@ class Protocol:
     about: str
     """One line."""
     paper: str
-    """The table or figure that it repeats."""
+    """The table or figure that it repeats; empty where the paper has none."""
     trials: Callable[[Sequence[Pack], Sequence[Pack]], list[Trial]]
     """(sources, domains that are never sources) -> what is trained and tested."""
     kind: Literal["accuracies", "contributions", "parameters"] = "accuracies"
     """What comes out: accuracies of all methods, right predictions of members, or a plain count."""
+    pools_only: bool = False
+    """Whether only methods over the pool are measured (`Method.pool`), and the base beside them."""
+    options: tuple[str, ...] = ()
+    """Options of the config that belong to it, written as for ``--set``."""
+
+    def config(self, config: Config, chosen: Sequence[str] = ()) -> Config:
+        """Return the config of its trainings; options that the user has chosen win over its own."""
+        names = {option.partition("=")[0].strip() for option in chosen}
+        own = [each for each in self.options if each.partition("=")[0] not in names]
+        return override(config, own)
 
 
 def _seen(sources: Sequence[Pack], _: Sequence[Pack]) -> list[Trial]:
@@ -65,18 +88,41 @@ def _unseen(sources: Sequence[Pack], others: Sequence[Pack]) -> list[Trial]:
     return [*trials, Trial(tuple(sources), tuple(others))] if others else trials
 
 
+def _added(sources: Sequence[Pack], others: Sequence[Pack]) -> list[Trial]:
+    """Pools without each source in turn, tested on everything before it is added and after."""
+    if len(sources) < 2:
+        raise PolyshotError(
+            "'added' trains without one source and adds it later: it needs at least two sources."
+        )
+    trials = []
+    for new in sources:
+        old = tuple(pack for pack in sources if pack is not new)
+        trials += [Trial(old, (new, *old, *others), new, grown) for grown in (False, True)]
+    return trials
+
+
 def _largest(count: int) -> Callable[[Sequence[Pack], Sequence[Pack]], list[Trial]]:
     def trials(sources: Sequence[Pack], others: Sequence[Pack]) -> list[Trial]:
         if len(sources) < count:
             raise PolyshotError(
                 f"'sources-{count}' trains on {count} sources, there are {len(sources)}."
             )
-        by_size = sorted(sources, key=lambda pack: -len(pack.domain.labels))
+        largest = _by_size(sources)[:count]
         # In the order of all sources: where these are all, the world is the same one.
-        chosen = tuple(pack for pack in sources if pack in by_size[:count])
+        chosen = tuple(pack for pack in sources if pack in largest)
         return [Trial(chosen, (*sources, *others))]
 
     return trials
+
+
+def _one_source(sources: Sequence[Pack], others: Sequence[Pack]) -> list[Trial]:
+    largest = _by_size(sources)[0]
+    return [Trial((largest,), (*(pack for pack in sources if pack is not largest), *others))]
+
+
+def _by_size(sources: Sequence[Pack]) -> list[Pack]:
+    """Sort sources by their number of images, the largest first."""
+    return sorted(sources, key=lambda pack: -len(pack.domain.labels))
 
 
 def _all(sources: Sequence[Pack], others: Sequence[Pack]) -> list[Trial]:
@@ -120,6 +166,21 @@ PROTOCOLS: dict[str, Protocol] = {
             "table 'comparison of the number of parameters'",
             lambda _, __: [],
             kind="parameters",
+        ),
+        Protocol(
+            ADDED,
+            "each source in turn added to the pool of the others, which stay as they are",
+            "",
+            _added,
+            pools_only=True,
+        ),
+        Protocol(
+            "one-source",
+            "a pool from the largest source alone, a member for each cluster of its classes, "
+            "tested on all other domains",
+            "",
+            _one_source,
+            options=("modulator.members=0",),  # as many as there are
         ),
     )
 }

@@ -15,6 +15,7 @@ from polyshot.experiments.page_style import REPORT_STYLE
 from polyshot.experiments.page_tables import HeatMap, Row, accuracy_grid, heat_grid, plain_grid
 from polyshot.experiments.paper_numbers import DATA_DIFFERS, NOT_COMPARED
 from polyshot.experiments.report_figures import bar_chart, contribution_chart, curve_gallery
+from polyshot.experiments.report_growth import growth_tables, on_added_domains
 from polyshot.experiments.report_plain import (
     PlainTable,
     beside_paper,
@@ -35,6 +36,7 @@ from polyshot.experiments.report_text import ReportText, latex, markdown
 
 TITLE = "Polyshot: report of the experiments"
 PAPER = "Ours beside the paper's"
+GROWTH = "A domain added later"
 ABOUT_TABLES = (
     "Percent of the queries that got the right class, with the half-width of the 95 % interval "
     "over episodes. Below it the difference to base (base and nearest prototypes) on the same "
@@ -67,12 +69,13 @@ def write_report(folder: Path, out: Path | None = None) -> list[Path]:
         The three files.
     """
     grid = read_grid(folder)
-    tables = accuracy_tables(grid.results)
+    tables = accuracy_tables(on_added_domains(grid.results))
     besides = beside_paper(tables)
     said = summary(tables)
     notes = {table.title: _about_table(table) for table in tables}
     plain: dict[str, Sequence[PlainTable]] = {
         "Best on average": [winner_table(tables)],
+        GROWTH: growth_tables(grid.results),
         PAPER: [agreement_table(besides), *(beside.plain() for beside in besides)],
         "What each member contributes": [
             member_table(about, method) for about in grid.contributions for method in about.correct
@@ -121,6 +124,7 @@ def _page(grid: Grid, text: ReportText) -> str:
         heading = f"Accuracies: {preset}" if preset else "Accuracies"
         body = "".join(_accuracies(table, text.notes[table.title]) for table in tables)
         sections[heading] = paragraphs(ABOUT_TABLES) + body
+    sections[GROWTH] = _plain(text.plain.get(GROWTH, []))
     sections[PAPER] = _paper(text.plain.get(PAPER, []))
     sections["What each member contributes"] = "".join(map(_contributions, grid.contributions))
     sections["What the selector chose"] = _selector(grid)

@@ -132,7 +132,7 @@ def beside_paper(tables: Iterable[AccuracyTable]) -> list[Beside]:
     for table in tables:
         if table.adapted or table.part != "test" or (table.way, table.shot) != PAPER_SHAPE:
             continue
-        if table.protocol not in PROTOCOLS:
+        if table.protocol not in PROTOCOLS or not PROTOCOLS[table.protocol].paper:
             continue
         digits = table.protocol.removeprefix("sources-")
         sources = int(digits) if digits.isdigit() else None

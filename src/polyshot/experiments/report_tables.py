@@ -60,7 +60,7 @@ class AccuracyTable:
 
     def gap(self, one: str, other: str, targets: Sequence[str]) -> Interval | None:
         """Return the average paired difference over targets; None where a pair is missing."""
-        found = [_difference(self.runs[t].get(one), self.runs[t].get(other)) for t in targets]
+        found = [difference(self.runs[t].get(one), self.runs[t].get(other)) for t in targets]
         known = [gap for gap in found if gap is not None]
         return combined(known) if known and len(known) == len(found) else None
 
@@ -179,7 +179,8 @@ def _table(results: Sequence[Result], adapted: bool) -> AccuracyTable:
     for r in sorted(results, key=lambda r: r.target):
         runs.setdefault(r.target, {}).setdefault(label(r), {})[r.train_seed] = r
     methods = sorted({column for found in runs.values() for column in found}, key=method_order)
-    seen = {r.target: bool(r.seen) for r in results}
+    # A domain that was added is known to the pool, not to the base beside it.
+    seen = {target: any(r.seen for r in results if r.target == target) for target in runs}
     table = AccuracyTable(
         results[0].preset,
         results[0].protocol,
@@ -208,26 +209,30 @@ def _table(results: Sequence[Result], adapted: bool) -> AccuracyTable:
 
 
 def _cell(runs: Runs, baseline: Runs | None, column: str) -> Cell:
-    if len(runs) == 1:  # as it was measured; episodes' accuracies are kept rounded
-        (only,) = runs.values()
-        mean, half_width = only.mean, only.half_width
-    else:
-        mean, half_width = interval(_over_seeds(runs, list(runs)))
-    gap = None if column == BASELINE else _difference(runs, baseline)
+    mean, half_width = accuracy(runs)
+    gap = None if column == BASELINE else difference(runs, baseline)
     return Cell(mean, half_width) if gap is None else Cell(mean, half_width, *gap)
 
 
-def _difference(one: Runs | None, other: Runs | None) -> Interval | None:
+def accuracy(runs: Runs) -> Interval:
+    """Return the mean over seeds and episodes, and its half-width."""
+    if len(runs) == 1:  # as it was measured; episodes' accuracies are kept rounded
+        (only,) = runs.values()
+        return only.mean, only.half_width
+    return interval(over_seeds(runs, list(runs)))
+
+
+def difference(one: Runs | None, other: Runs | None) -> Interval | None:
     """Pair two methods on the seeds and episodes that both have."""
     shared = [seed for seed in one or {} if other and seed in other]
     if not one or not other or not shared:
         return None
-    mine, its = _over_seeds(one, shared), _over_seeds(other, shared)
+    mine, its = over_seeds(one, shared), over_seeds(other, shared)
     common = min(len(mine), len(its))
     return paired(mine[:common], its[:common])
 
 
-def _over_seeds(runs: Runs, seeds: Sequence[int | None]) -> list[float]:
+def over_seeds(runs: Runs, seeds: Sequence[int | None]) -> list[float]:
     """Average each episode over trainings: they share their episodes, so these are the sample."""
     columns = zip(*(runs[seed].per_episode for seed in seeds), strict=False)
     return [statistics.fmean(values) for values in columns]

@@ -21,10 +21,11 @@ from polyshot.evaluation.targets import TargetTasks
 from polyshot.experiments.cells import Cell, Job, Measure
 from polyshot.experiments.grid import GridFolder
 from polyshot.experiments.jobs import Wanted, jobs_of
-from polyshot.experiments.plan import check_wanted, wanted_trials
+from polyshot.experiments.plan import check_methods, check_wanted, wanted_trials
 from polyshot.experiments.protocols import SHAPES, find_protocols
 from polyshot.experiments.settings import Overrides
 from polyshot.methods.method import find_methods
+from polyshot.training.grown_world import make_world
 from polyshot.training.step import Report
 from polyshot.training.world import World
 
@@ -75,6 +76,7 @@ def reproduce(
     beyond: bool = False,
     part: str = "test",
     overrides: Overrides | None = None,
+    options: Sequence[str] = (),
     device: torch.device | None = None,
     report: Report | None = None,
     command: str = "",
@@ -89,7 +91,7 @@ def reproduce(
         out: the grid's folder; several protocols, presets and seeds may share it.
         methods: names of methods; all by default.
         targets: names of the domains to test on; all by default. What no target needs is not
-            trained.
+            trained. Of `added` they are the domains to add, each tested on all domains.
         seeds: trainings of each world, with the config's seed and the next ones.
         episodes: of each cell.
         slow_episodes: of adaptations that learn whole networks (`Method.slow`); as many as the
@@ -101,6 +103,8 @@ def reproduce(
         part: of the targets' class splits: ``test``, or ``val`` to make choices on. Targets without
             such classes are left out; contributions are of test classes in any case.
         overrides: settings of methods, by method.
+        options: what of the config was chosen on purpose, as ``modulator.members=4``: options that
+            belong to a protocol override all else.
         device: the CPU by default.
         report: told of the progress of the grid (`BAR`), and of every training.
         command: the command line, for the record.
@@ -122,7 +126,9 @@ def reproduce(
         overrides or {},
         beyond,
         part,
+        options,
     )
+    check_methods(protocols, wanted.methods)
     check_wanted(wanted, seeds, sources, others, config, targets)
     trials = wanted_trials(protocols, sources, others, targets, part)
     grid = GridFolder(out)
@@ -209,8 +215,8 @@ class _Run:
         """Return the world of a job, the same as long as jobs of the same one follow."""
         if self._world is None or self._world[0] != job.world:
             self._leave_world()
-            made = World(job.sources, job.config, self.grid.worlds, self.device, self.report)
-            self._world = job.world, made
+            where = (job.sources, job.config, self.grid.worlds, self.device, self.report)
+            self._world = job.world, make_world(*where, added=job.added)
         return self._world[1]
 
     def _leave_world(self) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, near, some
 from polyshot.methods.image_tasks import ImageTasks
+from polyshot.models.modulators import Kind
 
 if TYPE_CHECKING:
     from polyshot.training.world import World
@@ -66,6 +67,9 @@ class Method:
     """What `polyshot tune` tries on validation classes, by the names of settings."""
     beyond: bool = False
     """Whether the paper does not have it: `reproduce` then runs it only where it is asked for."""
+    pool: Kind | None = None
+    """Modulators of the world's pool that it works on: it then takes in a domain that is added to
+    the pool later. None: it has no pool, or cannot grow."""
 
     def adaptations_of_paper(self) -> tuple[str, ...]:
         """List the adaptations without those that the paper does not have."""

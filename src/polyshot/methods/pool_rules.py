@@ -132,6 +132,7 @@ def _method(
         slow=("tsa",) if learns else (),
         settings=LEARNING if learns else {},
         beyond=paper != _CHOI,
+        pool=kind,
     )
 
 

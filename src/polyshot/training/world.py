@@ -25,6 +25,7 @@ from polyshot.models.resnet import ResNet
 from polyshot.pool import Pool
 from polyshot.training.base import initial_base, validation_sets
 from polyshot.training.batches import Images
+from polyshot.training.clusters import check_clusters
 from polyshot.training.device import on_device
 from polyshot.training.episodic import Learner, Plan, train_learner
 from polyshot.training.files import read_weights, write_json, write_weights
@@ -52,6 +53,7 @@ class World:
 
     def __post_init__(self) -> None:
         check_sources(self.packs, self.config)
+        check_clusters(self.packs, self.config)
 
     @property
     def sources(self) -> list[str]:
@@ -115,6 +117,7 @@ class World:
             kind="conv1x1",
             strengths=plain.modulator.strengths,
             channel_learning_rate=plain.modulator.channel_learning_rate,
+            members=plain.modulator.members,
         )
         config = replace(
             plain,

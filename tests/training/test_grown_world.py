@@ -1,0 +1,198 @@
+"""A grown world: the old one to the bit, one more member, and nothing trained twice."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from polyshot.config import Config, to_dict
+from polyshot.data.hashing import digest
+from polyshot.data.pack import Pack
+from polyshot.data.toy_packs import draw_packs
+from polyshot.errors import PolyshotError
+from polyshot.evaluation.targets import TargetTasks
+from polyshot.methods.method import find_methods
+from polyshot.methods.pool_rules import PoolWithRule
+from polyshot.training.folder import identity
+from polyshot.training.grown_world import GrownWorld, make_world
+from polyshot.training.step import Report
+from polyshot.training.world import World
+
+from .conftest import SHAPE, SMALL
+from .test_world import Steps
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def new(tmp_path_factory: pytest.TempPathFactory) -> Pack:
+    folder = tmp_path_factory.mktemp("new")
+    return draw_packs(folder, ["flowers"], size=16, per_class=6, workers=1)[0]
+
+
+@pytest.fixture(scope="module")
+def folder(packs: list[Pack], new: Pack, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which a domain was added."""
+    torch.set_num_threads(1)
+    made = tmp_path_factory.mktemp("worlds")
+    grown(packs, new, made).pool("conv1x1")
+    return made
+
+
+def grown(
+    packs: list[Pack],
+    new: Pack,
+    folder: Path,
+    report: Report | None = None,
+    config: Config = SMALL,
+) -> GrownWorld:
+    return GrownWorld(packs, config, folder, CPU, report, added=new)
+
+
+def stop_at(step: str) -> Report:
+    """Interrupt a step in its middle."""
+
+    def report(name: str, done: int, total: int) -> None:
+        if name == step and done >= total // 2:
+            raise KeyboardInterrupt
+
+    return report
+
+
+def weights(network: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return dict(network.state_dict())
+
+
+def test_trained_things_are_shared_and_results_are_not(
+    packs: list[Pack], new: Pack, folder: Path
+) -> None:
+    plain, world = World(packs, SMALL, folder, CPU), grown(packs, new, folder)
+    assert world.out == plain.out
+    assert [each.name for each in folder.iterdir()] == [plain.name]
+    assert world.name.startswith(f"{plain.name}-added-flowers-")
+    assert world.key not in (plain.key, "")
+    assert world.sources == ["signs", "textures", "flowers"]
+    assert plain.sources == ["signs", "textures"]
+    about = json.loads((world.out / "world.json").read_text())
+    assert about["sources"] == ["signs", "textures"]  # of what is in the folder
+
+
+def test_the_key_of_an_ungrown_world_is_what_it_was(packs: list[Pack], tmp_path: Path) -> None:
+    # Results on the disks of others are found by it: it may change with the config alone.
+    plain = json.dumps([to_dict(SMALL), [identity(pack) for pack in packs]], sort_keys=True)
+    world = make_world(packs, SMALL, tmp_path)
+    assert type(world) is World
+    assert world.key == digest(plain)[:10]
+
+
+def test_nothing_is_trained_twice(packs: list[Pack], new: Pack, tmp_path: Path) -> None:
+    World(packs, SMALL, tmp_path, CPU).pool("conv1x1")
+    steps = Steps()
+    world = grown(packs, new, tmp_path, steps)
+    pool = world.pool("conv1x1")
+    assert world.pool("conv1x1") is pool
+    assert {name.partition(":")[2] for name in steps.updates if ":" in name} == {"flowers"}
+    assert "base" not in steps.updates and "selector" in steps.updates
+    (added,) = world.out.glob("added-*")
+    assert not list(added.glob("*.pt"))
+    again = Steps()
+    other = grown(packs, new, tmp_path, again).pool("conv1x1")
+    assert again.updates == {}
+    assert other.hash == pool.hash
+
+
+def test_old_members_answer_to_the_bit_as_before(
+    packs: list[Pack], new: Pack, folder: Path
+) -> None:
+    plain, world = World(packs, SMALL, folder, CPU), grown(packs, new, folder)
+    old, pool = plain.pool("conv1x1"), world.pool("conv1x1")
+    assert pool.members == (*old.members, "flowers")
+    assert pool.member_hashes()[:3] == old.member_hashes()
+    assert pool.scales[:3] == old.scales
+    pairs = zip(plain.members("conv1x1"), world.members("conv1x1")[:3], strict=True)
+    for one, other in pairs:
+        mine, its = weights(one), weights(other)
+        assert mine.keys() == its.keys()
+        assert all(torch.equal(mine[name], its[name]) for name in mine)
+    before = PoolWithRule(old, "average", plain.members("conv1x1"))
+    after = PoolWithRule(pool, "average", world.members("conv1x1"))
+    for target in (*packs, new):
+        tasks = TargetTasks(target, CPU, [SHAPE], 4).tasks(SHAPE)
+        assert torch.equal(before.opinions(tasks), after.opinions(tasks)[:3])
+
+
+def test_the_new_member_is_the_pools(packs: list[Pack], new: Pack, folder: Path) -> None:
+    world = grown(packs, new, folder)
+    pool, members = world.pool("conv1x1"), world.members("conv1x1")
+    assert len(members) == 4 and members is world.members("conv1x1")
+    mine, its = weights(members[3]), weights(pool.network(3))
+    assert all(torch.equal(mine[name], its[name]) for name in mine)
+    assert members[0] is world.base()
+
+
+def test_every_method_over_the_pool_grows(packs: list[Pack], new: Pack, folder: Path) -> None:
+    world = grown(packs, new, folder)
+    tasks = TargetTasks(new, CPU, [SHAPE], 2).tasks(SHAPE)
+    over_pools = [method for method in find_methods() if method.pool is not None]
+    assert {"select", "average", "urt", "auto", "select-channel"} <= {m.name for m in over_pools}
+    for method in over_pools:
+        fitted = method.fit(world, method.settings)
+        assert isinstance(fitted, PoolWithRule) and fitted.pool.kind == method.pool
+        assert "flowers" in fitted.pool.modulators
+        answers = fitted.predict(tasks)
+        torch.testing.assert_close(answers.sum(-1), torch.ones_like(answers[..., 0]))
+
+
+def test_an_addition_says_how_long_it_took(packs: list[Pack], new: Pack, folder: Path) -> None:
+    took = grown(packs, new, folder).addition("conv1x1")
+    assert took.seconds is not None and 0 < took.seconds < 600
+    assert took.device.startswith("cpu")
+
+
+@pytest.mark.parametrize("step", ["modulator:flowers", "selector"])
+def test_an_interrupted_addition_goes_on_and_gives_no_time(
+    packs: list[Pack], new: Pack, folder: Path, tmp_path: Path, step: str
+) -> None:
+    World(packs, SMALL, tmp_path, CPU).pool("conv1x1")
+    with pytest.raises(KeyboardInterrupt):
+        grown(packs, new, tmp_path, stop_at(step)).pool("conv1x1")
+    world = grown(packs, new, tmp_path)
+    assert world.pool("conv1x1").hash == grown(packs, new, folder).pool("conv1x1").hash
+    assert world.addition("conv1x1").seconds is None
+
+
+def test_only_the_pool_is_missing_after_a_kill(
+    packs: list[Pack], new: Pack, folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder, tmp_path / "worlds")
+    (lost,) = (tmp_path / "worlds").glob("*/added-*-conv1x1/pool")
+    shutil.rmtree(lost)
+    steps = Steps()
+    world = grown(packs, new, tmp_path / "worlds", steps)
+    expected = grown(packs, new, folder)
+    assert world.pool("conv1x1").hash == expected.pool("conv1x1").hash
+    assert "modulator:flowers" not in steps.updates  # its weights are kept
+    assert world.addition("conv1x1") == expected.addition("conv1x1")
+
+
+def test_another_split_of_the_domain_is_another_addition(
+    packs: list[Pack], new: Pack, tmp_path: Path
+) -> None:
+    split = new.domain.split
+    other = replace(split, train=split.train[1:], test=(*split.test, split.train[0]))
+    changed = replace(new, domain=new.domain.with_split(other))
+    worlds = [grown(packs, each, tmp_path) for each in (new, changed)]
+    assert len({world.name for world in worlds}) == len({world.key for world in worlds}) == 2
+
+
+def test_what_cannot_be_added_is_refused(packs: list[Pack], new: Pack, tmp_path: Path) -> None:
+    with pytest.raises(PolyshotError, match="twice: signs"):
+        grown(packs, packs[0], tmp_path)
+    split = replace(new.domain.split, val=(), test=(*new.domain.split.test, *new.domain.split.val))
+    without = replace(new, domain=new.domain.with_split(split))
+    with pytest.raises(PolyshotError, match="flowers"):
+        grown(packs, without, tmp_path)
+    assert list(tmp_path.iterdir()) == []
