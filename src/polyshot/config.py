@@ -233,7 +233,7 @@ PRESETS: dict[str, Config] = {
         selector=SelectorConfig(dropout=0.0, weight_decay=0.0, standardise=False),
         adaptation=AdaptationConfig(start="random", learning_rate=0.01, pull=1e-3),
     ),
-    "strong": Config(preset="strong", base=BaseConfig(steps=6000)),
+    "strong": Config(preset="strong"),
 }
 
 
