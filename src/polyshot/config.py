@@ -20,6 +20,7 @@ from polyshot.models.modulators import Kind
 from polyshot.models.resnet import ResNetConfig
 
 Optimiser = Literal["adam", "sgd"]
+Layer = Literal["linear", "cosine"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class BaseConfig:
     """Updates until the peak."""
     weight_decay: float = 5e-4
     """On the weights of convolutions and the classifier, not on biases and batch norm."""
+    classifier: Layer = "linear"
+    """What is thrown away after the training: `cosine` compares directions, as prototypes do."""
     label_smoothing: float = 0.1
     """Share of the target's mass that is spread over all classes."""
     augment: Augment = STRONG

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from polyshot.config import Config
+from polyshot.config import Config, Layer
 from polyshot.data import counter_rng
 from polyshot.data.augment import WEAK, Augment, chances, recolour, resample
 from polyshot.data.pack import Pack
@@ -32,13 +32,31 @@ WORTH_COMPILING = 2000
 """Updates from which on a compiled network pays for half a minute of compiling."""
 
 
-class Classifier(nn.Module):
-    """The base with a linear classifier over all training classes, which is thrown away later."""
+class CosineLayer(nn.Module):
+    """Logits are a learned scale times the cosines with a vector for each class.
 
-    def __init__(self, base: ResNet, classes: int):
+    *A Closer Look at Few-shot Classification* (Chen et al., 2019) calls it Baseline++.
+    """
+
+    def __init__(self, inputs: int, classes: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(classes, inputs) / inputs**0.5)
+        self.scale = nn.Parameter(torch.full((1,), 16.0))
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """Compare embeddings [B, d]: logits [B, classes]."""
+        cosines = F.normalize(embeddings, dim=-1) @ F.normalize(self.weight, dim=-1).T
+        return self.scale * cosines
+
+
+class Classifier(nn.Module):
+    """The base with a classifier over all training classes, which is thrown away later."""
+
+    def __init__(self, base: ResNet, classes: int, layer: Layer = "linear"):
         super().__init__()
         self.base = base
-        self.fc = nn.Linear(base.config.dim, classes)
+        make = CosineLayer if layer == "cosine" else nn.Linear
+        self.fc = make(base.config.dim, classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Classify normalised images [B, 3, S, S]: logits [B, classes]."""
@@ -49,7 +67,7 @@ class Classifier(nn.Module):
 class Compiled(nn.Module):
     """A classifier whose base is compiled, which takes half a minute when it is first asked.
 
-    Without the linear layer, whose size depends on the sources: what the compiler makes of the base
+    Without the last layer, whose size depends on the sources: what the compiler makes of the base
     is kept on disk and serves the next training.
     """
 
@@ -78,7 +96,7 @@ class BaseStep:
         self._device = train.device
         base = initial_base(config, start)
         with seeded("classifier", config.seed):
-            self.module = Classifier(base, train.classes)
+            self.module = Classifier(base, train.classes, own.classifier)
         on_device(self.module, train.device).train()
         self._network: nn.Module = self.module
         self._prepare = prepare

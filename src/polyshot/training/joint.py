@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyshot.config import Config
+from polyshot.config import Config, Layer
 from polyshot.data import counter_rng
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
@@ -30,14 +30,21 @@ from polyshot.training.step import Best, Report, Schedule
 
 
 class JointClassifier(Classifier):
-    """The base, a modulator for each source, and a linear classifier over all training classes.
+    """The base, a modulator for each source, and a classifier over all training classes.
 
     Batches must hold `sizes[0]` images for the first source's member, `sizes[1]` for the second's
     and so on, and last those for the base alone. It is for training only: members are folded.
     """
 
-    def __init__(self, base: ResNet, classes: int, kind: Kind, sizes: Sequence[int]):
-        super().__init__(base, classes)
+    def __init__(
+        self,
+        base: ResNet,
+        classes: int,
+        kind: Kind,
+        sizes: Sequence[int],
+        layer: Layer = "linear",
+    ):
+        super().__init__(base, classes, layer)
         self.kind, self.sizes = kind, list(sizes)
         self.modulators = nn.ModuleList(Modulator(base.config, kind) for _ in self.sizes[:-1])
 
@@ -119,7 +126,9 @@ class JointStep(BaseStep):
         self._batches = SourceBatches(train, sources, seed, max(0, own.steps - 1))
         kind, sizes = config.modulator.kind, [*halves, sum(rest)]
         with seeded("classifier", config.seed):
-            self.module = JointClassifier(self.module.base, train.classes, kind, sizes)
+            self.module = JointClassifier(
+                self.module.base, train.classes, kind, sizes, own.classifier
+            )
         self._network = on_device(self.module, train.device).train()
 
     def validate(self) -> float:
