@@ -98,7 +98,8 @@ def main(scratch: Path) -> None:
     truth = torch.arange(5).repeat_interleave(10)
 
     def ours(adaptation: str = "none", with_pool: Pool = pool) -> float:
-        found = [p[0] == truth for _, p, _ in predictions(with_pool, task, rules, adaptation)]
+        every = predictions(with_pool, task, rules, adaptation)
+        found = [predicted.ways[0] == truth for predicted in every]
         return torch.cat(found).float().mean().item()
 
     features = FeaturesDataset(labels.tolist(), task.embeddings[0], list(domain.class_names))

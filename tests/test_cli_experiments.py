@@ -115,6 +115,16 @@ def test_beyond_the_paper_is_run_where_it_is_asked_for(packs: Path, tmp_path: Pa
     assert found == {(m, a) for m in ("base", "auto") for a in ("none", "head", "pa", "tsa")}
 
 
+def test_seeds_and_parts_add_up(packs: Path, tmp_path: Path) -> None:
+    few = ("--episodes", 2, "--shots", 1, "--methods", "base", "--no-adapt", "--targets", "glyphs")
+    words = options(packs, tmp_path, *few)
+    done("reproduce", "seen", *words)
+    said = done("reproduce", "seen", *words, "--seeds", 2, "--set", "seed=1", "--part", "val")
+    assert said.startswith("2 cells: 0 were there, 2 measured")
+    found = sorted((result.part, result.train_seed) for result in read_grid(tmp_path).results)
+    assert found == [("test", 0), ("val", 1), ("val", 2)]
+
+
 def test_every_method_answers_the_same_episodes(grid: Path) -> None:
     draws: dict[tuple[str, int], set[str]] = {}
     for result in read_grid(grid).results:
@@ -199,6 +209,7 @@ def test_bad_input_is_one_line(packs: Path, tmp_path: Path) -> None:
         (["reproduce", "seen", *options(packs, out), "--sources", "birds"], "no domain 'birds'"),
         (["reproduce", "seen", *options(packs, out), "--seeds", 0], "at least 1"),
         (["reproduce", "seen", *options(packs, out), "--episodes", 1], "at least 2"),
+        (["reproduce", "seen", *options(packs, out), "--part", "vla"], "Did you mean 'val'"),
         (["reproduce", "seen", *options(packs, out), "--shots", "five"], "numbers of shots"),
         (["reproduce", "seen", *options(packs, out), "--preset", "huge"], "no preset 'huge'"),
         (["reproduce", "sources-4", *options(packs, out)], "there are 2"),

@@ -325,6 +325,14 @@ def test_a_card_tells_what_a_user_should_know() -> None:
     assert "No results were given." in card(pool)
 
 
+def test_a_card_keeps_validation_classes_apart() -> None:
+    pool = trained_pool()
+    text = card(pool, [result(pool, mean=0.8), result(pool, mean=0.6, part="val")])
+    heading = "### 5-way 5-shot, seen domains (new classes)"
+    assert f"{heading}\n" in text and f"{heading}, validation classes\n" in text
+    assert "| one | 80.0 ±1.0 |" in text and "| one | 60.0 ±1.0 |" in text
+
+
 def test_the_sources_of_a_card(packs: Path) -> None:
     drawn = Pack.open(packs / "signs")
     pool = trained_pool(packs={"signs": drawn.hash, "else": "0" * 64})

@@ -141,6 +141,8 @@ class AdaptationConfig:
     tsa_start: Literal["rule", "base", "selected"] = "rule"
     """Where `tsa` starts: from the modulators blended by the rule's weights (with `base` that is
     alpha_0, with `select` the selected one), from alpha_0, or from the heaviest member."""
+    tsa_share: float = 1.0
+    """Weight of what `tsa` has learned in the answer; the rest is the rule's own, without it."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +233,7 @@ PRESETS: dict[str, Config] = {
         selector=SelectorConfig(dropout=0.0, weight_decay=0.0, standardise=False),
         adaptation=AdaptationConfig(start="random", learning_rate=0.01, pull=1e-3),
     ),
-    "strong": Config(preset="strong"),
+    "strong": Config(preset="strong", base=BaseConfig(steps=6000)),
 }
 
 

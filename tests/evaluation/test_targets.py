@@ -13,7 +13,7 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.data.toy_packs import draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.cost import pass_cost
-from polyshot.evaluation.measure import Meter, accuracies
+from polyshot.evaluation.measure import Meter, answer
 from polyshot.evaluation.targets import TargetTasks
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method
@@ -157,7 +157,11 @@ def test_accuracy_counts_queries_class_by_class(pack: Pack) -> None:
     tasks = TargetTasks(pack, CPU, [SHAPE], 4).tasks(SHAPE)
     for right in range(4):
         expected = (5 * right + (3 - right)) / 15  # way 0 is right on all its queries
-        assert accuracies(Known(right), tasks, "none", 8).tolist() == pytest.approx([expected] * 4)
+        answered = answer(Known(right), tasks, "none", 8)
+        assert answered.accuracies.tolist() == pytest.approx([expected] * 4)
+        # All answers are given with certainty: they are off by the share of the wrong ones.
+        assert answered.calibration_error == pytest.approx(1 - expected, abs=1e-4)
+        assert answered.diverged == 0
 
 
 def test_answers_that_are_no_numbers_are_refused(pack: Pack) -> None:
@@ -167,7 +171,7 @@ def test_answers_that_are_no_numbers_are_refused(pack: Pack) -> None:
 
     tasks = TargetTasks(pack, CPU, [SHAPE], 2).tasks(SHAPE)
     with pytest.raises(PolyshotError, match="not finite"):
-        accuracies(Nothing(0), tasks, "none", 8)
+        answer(Nothing(0), tasks, "none", 8)
 
 
 def test_the_meter_writes_down_who_was_measured_how(pack: Pack, tmp_path: Path) -> None:

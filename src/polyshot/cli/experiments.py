@@ -77,7 +77,10 @@ def reproduce(
         str, typer.Option(help="Domains to test on: a,b,c; all if not given.", show_default=False)
     ] = "",
     sources: Sources = "",
-    seeds: Annotated[int, typer.Option(help="Trainings of everything, seeds 0, 1, ...")] = 1,
+    seeds: Annotated[
+        int,
+        typer.Option(help="Trainings of everything, seeds 0, 1, ...; --set seed=1 starts at 1."),
+    ] = 1,
     episodes: Annotated[
         int | None,
         typer.Option(help="Episodes of each cell; 100 with tiny, else 600.", show_default=False),
@@ -100,6 +103,13 @@ def reproduce(
             "--beyond", help="Also methods and adaptations that the paper does not have: auto, tsa."
         ),
     ] = False,
+    part: Annotated[
+        str,
+        typer.Option(
+            help="Classes of the targets to measure on: test, or val to make choices on; domains "
+            "without such classes are left out."
+        ),
+    ] = "test",
     settings: Options = None,
     device: Device = None,
 ) -> None:
@@ -146,6 +156,7 @@ def reproduce(
             shapes=shapes_of(_names(shots)),
             adapt=not no_adapt,
             beyond=beyond,
+            part=part,
             overrides=overrides,
             device=where,
             report=report,

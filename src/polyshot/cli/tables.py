@@ -16,10 +16,11 @@ WIDEST = 4
 def show_accuracies(results: "Sequence[Result]") -> None:
     """Print accuracies: a row a target, or a row a method where targets are few and methods many.
 
-    Methods with adaptation have a table of their own.
+    Methods with adaptation have a table of their own; then comes how far probabilities are off.
     """
     from polyshot.display import out as console
     from polyshot.display import table
+    from polyshot.experiments.calibration_tables import calibration_table
     from polyshot.experiments.compare import as_text, rows, with_averages
 
     found = with_averages(rows(results))
@@ -40,3 +41,9 @@ def show_accuracies(results: "Sequence[Result]") -> None:
             ]
             console.print(table(("target", "", *group), lines))
     typer.echo("Accuracy in percent with its 95 % interval; below it the difference to base.")
+    calibration = calibration_table(results)
+    if calibration.rows:
+        method, *groups = calibration.head
+        head = (method, *(f"calibration error, {group}" for group in groups))
+        console.print(table(head, list(calibration.rows)))
+        typer.echo(calibration.note)

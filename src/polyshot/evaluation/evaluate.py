@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from polyshot.data.episodes import Episodes, EpisodeSampler
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError
+from polyshot.evaluation.calibration import calibration_error, first_choices
 from polyshot.evaluation.embed import EmbeddingCache, embed_pack
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.stats import interval
@@ -155,10 +157,10 @@ def evaluate(
     results = []
     for adaptation in adaptations:
         answers = [
-            (predicted == labels, diverged)
-            for _, predicted, diverged in predictions(pool, task, rules, adaptation)
+            (predicted.ways == labels, predicted.sure, predicted.diverged)
+            for predicted in predictions(pool, task, rules, adaptation)
         ]
-        correct, failed = (torch.cat(parts, 1) for parts in zip(*answers, strict=True))
+        correct, sure, failed = (torch.cat(parts, 1) for parts in zip(*answers, strict=True))
         accuracies = correct.double().mean(-1)  # [R, E]
         for i, name in enumerate(methods):
             result = describe(
@@ -171,13 +173,17 @@ def evaluate(
                 pool_hash,
                 seen,
             )
-            results.append(replace(result, note=divergence_note(int(failed[i].sum()))))
+            result = replace(result, calibration_error=calibration_error(sure[i], correct[i]))
+            note = divergence_note(int(failed[i].sum()), episodes)
+            results.append(replace(result, note=note))
     return results
 
 
-def divergence_note(count: int) -> str:
-    """Say on how many episodes an adaptation diverged; nothing if on none."""
-    return f"no adaptation on {count} episodes, where it diverged" if count else ""
+def divergence_note(diverged: int, tasks: int) -> str:
+    """Say on how many tasks an adaptation diverged; nothing if on none."""
+    if not diverged:
+        return ""
+    return f"adaptation diverged on {diverged} of {tasks} tasks; these have none"
 
 
 def _adaptations(adapt: bool | Sequence[str]) -> list[str]:
@@ -218,19 +224,29 @@ def prepare(
     return Prepared(drawn, table, positions.to(pool.device), take)
 
 
+class Predicted(NamedTuple):
+    """What R rules say of some episodes, on the CPU."""
+
+    part: slice
+    """Which episodes."""
+    ways: Tensor
+    """int64 ``[R, E, Q]``: the likeliest way of each query."""
+    sure: Tensor
+    """``[R, E, Q]``: its probability."""
+    diverged: Tensor
+    """Bool ``[R, E]``: where learning diverged."""
+
+
 def predictions(
     pool: Pool, task: Prepared, rules: Sequence[Rule], adaptation: str
-) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield slices of the episodes, their predicted ways [R, E, Q], and where learning diverged.
-
-    The last is bool [R, E].
-    """
+) -> Iterator[Predicted]:
+    """Classify the queries of all episodes, some episodes at a time."""
     check_adaptation(adaptation)
     # Learning heads takes many small steps, which a larger batch shares.
     for part, tasks in task.chunks(1 if adaptation == "none" else 8):
         answers = predict_tasks(pool, tasks, rules, adaptation)  # probabilities [R, E, Q, W]
-        ways = answers.probabilities.mT.argmax(-2).cpu()  # in memory they come before the queries
-        yield part, ways, answers.diverged
+        sure, ways = first_choices(answers.probabilities)
+        yield Predicted(part, ways.cpu(), sure.cpu(), answers.diverged)
 
 
 def confusion(
@@ -265,10 +281,10 @@ def confusion(
     task = prepare(pool, pack, sampler, episodes, rules, cache, report)
     count = len(pack.domain.class_names)
     result = torch.zeros(count * count, dtype=torch.int64)
-    for chunk, predicted, _ in predictions(pool, task, rules, adaptation):
-        classes = task.episodes.classes[chunk]  # [E, W]
+    for predicted in predictions(pool, task, rules, adaptation):
+        classes = task.episodes.classes[predicted.part]  # [E, W]
         actual = classes.repeat_interleave(shape.queries, 1)  # [E, Q]
-        cells = actual * count + classes.gather(1, predicted[0])
+        cells = actual * count + classes.gather(1, predicted.ways[0])
         result += torch.bincount(cells.flatten(), minlength=count * count)
     return result.view(count, count)
 

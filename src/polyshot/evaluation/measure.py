@@ -1,4 +1,4 @@
-"""A trained method on a target: accuracy of each episode, and what a task costs.
+"""A trained method on a target: accuracy of each episode, calibration, and what a task costs.
 
 Seconds are those of whole tasks with nothing known before: some episodes alone, in one batch, every
 image of theirs embedded anew. Methods embed all images with every network that they might ask,
@@ -11,6 +11,7 @@ measurement itself is timed, instead of learning some episodes again.
 
 import time
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,22 +19,33 @@ from torch import Tensor
 from polyshot.config import Config
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError
+from polyshot.evaluation.calibration import calibration_error, first_choices
 from polyshot.evaluation.cost import pass_cost
-from polyshot.evaluation.evaluate import describe, episodes_at_once
+from polyshot.evaluation.evaluate import describe, divergence_note, episodes_at_once
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.targets import TargetTasks
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, check_adaptation
 from polyshot.training.folder import device_name
-from polyshot.training.tasks import hits
 from polyshot.training.world import World
 
 TIMED = {"cpu": 4, "cuda": 64}
 """Episodes whose solving is timed."""
 
 
-def accuracies(fitted: Fitted, tasks: ImageTasks, adaptation: str, dim: int) -> Tensor:
-    """Classify tasks whose queries stand class by class: accuracy of each, float64 ``[E]``.
+class Answered(NamedTuple):
+    """How a method answered the queries of E tasks."""
+
+    accuracies: Tensor
+    """float64 ``[E]``."""
+    calibration_error: float
+    """Over all queries (`evaluation.calibration`)."""
+    diverged: int
+    """Tasks whose adaptation ran away, so that they have none."""
+
+
+def answer(fitted: Fitted, tasks: ImageTasks, adaptation: str, dim: int) -> Answered:
+    """Classify tasks whose queries stand class by class, and compare with the truth.
 
     Args:
         fitted: what classifies.
@@ -45,14 +57,22 @@ def accuracies(fitted: Fitted, tasks: ImageTasks, adaptation: str, dim: int) -> 
     images = tasks.way * tasks.shot + tasks.query.shape[1]
     # Learning on support sets takes many small steps, which a larger batch shares.
     factor = 1 if adaptation == "none" else 8
-    parts = []
+    truth = torch.arange(tasks.way).repeat_interleave(tasks.query.shape[1] // tasks.way)
+    before = fitted.diverged
+    right, sure = [], []
     for chunk in tasks.chunks(episodes_at_once(images, dim, tasks.support.device, factor)):
         probabilities = fitted.predict(chunk, adaptation)  # [E, W * Q, W]
         if not bool(probabilities.isfinite().all()):
             raise PolyshotError("The method's probabilities are not finite numbers.")
-        by_class = probabilities.view(len(chunk), tasks.way, -1, tasks.way)
-        parts.append(hits(by_class).flatten(1).double().mean(1).cpu())
-    return torch.cat(parts)
+        chances, ways = first_choices(probabilities)
+        right.append(ways.cpu() == truth)
+        sure.append(chances.cpu())
+    every = torch.cat(right)  # [E, W * Q]
+    return Answered(
+        every.double().mean(1),
+        calibration_error(torch.cat(sure), every),
+        fitted.diverged - before,
+    )
 
 
 @dataclass(eq=False)
@@ -72,9 +92,7 @@ class Meter:
         check_adaptation(self.method, adaptation)
         config, sampler = self.world.config, target.sampler(shape)
         start = time.perf_counter()
-        values = accuracies(
-            self.fitted, target.tasks(shape, episodes), adaptation, config.model.dim
-        )
+        answered = answer(self.fitted, target.tasks(shape, episodes), adaptation, config.model.dim)
         elapsed = (time.perf_counter() - start) / episodes
         if adaptation in self.method.slow:
             self._seconds.setdefault((shape, adaptation), elapsed)
@@ -83,18 +101,20 @@ class Meter:
             target.pack.hash,
             self.method.name,
             adaptation,
-            values.tolist(),
+            answered.accuracies.tolist(),
             target.fingerprint(shape, episodes),
             self.world.key,
             any(pack.hash == target.pack.hash for pack in self.world.packs),
         )
+        diverged = divergence_note(answered.diverged, episodes)
         return replace(
             described,
             preset=config.preset,
             sources=self.world.sources,
             train_seed=config.seed,
             settings=dict(self.settings),
-            note=self.fitted.note,
+            note="; ".join(filter(None, (self.fitted.note, diverged))),
+            calibration_error=answered.calibration_error,
             parameters=self.fitted.parameters(),
             multiply_adds=self._work(config, shape, adaptation),
             seconds=self._time(target, shape, adaptation),

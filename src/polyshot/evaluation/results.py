@@ -62,6 +62,9 @@ class Result:
     seconds: float | None = None
     """To solve one task, in batches, on `device`."""
     device: str = ""
+    calibration_error: float | None = None
+    """How far probabilities are from shares of right answers (`evaluation.calibration`), over all
+    queries; None in results that were written before it was measured."""
 
     def to_json(self) -> str:
         """Write the result as one line."""

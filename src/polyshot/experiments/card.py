@@ -12,6 +12,7 @@ from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result
 from polyshot.experiments.compare import label
+from polyshot.experiments.report_tables import classes_in_words
 from polyshot.models.resnet import parameter_count
 from polyshot.pool import Pool
 
@@ -150,11 +151,13 @@ def _accuracy(pool: Pool, results: Sequence[Result]) -> str:
     if not results:
         return "No results were given."
     parts = []
-    shapes = {(r.way, r.shot): None for r in results}
-    for (way, shot), seen in [(shape, seen) for shape in shapes for seen in (True, False)]:
-        chosen = [r for r in results if (r.way, r.shot, bool(r.seen)) == (way, shot, seen)]
+    shapes = {(r.part, r.way, r.shot): None for r in results}
+    for shape, seen in [(shape, seen) for shape in shapes for seen in (True, False)]:
+        part, way, shot = shape
+        chosen = [r for r in results if (r.part, r.way, r.shot, bool(r.seen)) == (*shape, seen)]
         if chosen:
             kind = "seen domains (new classes)" if seen else "unseen domains"
+            kind = ", ".join(filter(None, (kind, classes_in_words(part))))
             episodes = sorted({r.episodes for r in chosen})
             counts = " or ".join(map(str, episodes))
             parts.append(

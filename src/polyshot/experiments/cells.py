@@ -12,6 +12,7 @@ from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.evaluation.targets import TargetTasks
+from polyshot.experiments.protocols import PARTS
 from polyshot.training.world import World
 
 
@@ -25,18 +26,27 @@ class Cell:
     episodes: int
     seed: int
     """Of the episodes."""
+    part: str = "test"
+    """Of the target's class split."""
 
     @property
     def name(self) -> str:
         """Name of its files."""
         shape = f"{self.shape.way}w{self.shape.shot}s{self.shape.queries}q"
         parts = (self.target.domain.name, shape, self.adaptation, f"{self.episodes}e")
-        return "-".join((*parts, f"seed{self.seed}"))
+        # Folders made before there were other parts name none.
+        return "-".join((*parts, f"seed{self.seed}", *self.mark))
+
+    @property
+    def mark(self) -> tuple[str, ...]:
+        """The part for names of files, where it is not the usual one."""
+        return () if self.part == "test" else (self.part,)
 
     def __str__(self) -> str:
         adapted = "" if self.adaptation == "none" else f", {self.adaptation}"
         shape = f"{self.shape.way}-way {self.shape.shot}-shot"
-        return f"{self.target.domain.name}, {shape}{adapted}"
+        part = f", {PARTS[self.part]}" if self.mark else ""
+        return f"{self.target.domain.name}{part}, {shape}{adapted}"
 
 
 Measure = Callable[[Cell, TargetTasks], None]

@@ -20,9 +20,10 @@ from polyshot.evaluation.evaluate import evaluate
 from polyshot.evaluation.results import Result, append_results
 from polyshot.evaluation.shares import member_shares
 from polyshot.evaluation.stats import interval
+from polyshot.experiments.calibration_tables import calibration_section
 from polyshot.experiments.compare import BASELINE, label, rows
 from polyshot.experiments.page import write_page
-from polyshot.experiments.page_tables import HeatMap, Row
+from polyshot.experiments.page_tables import HeatMap
 from polyshot.experiments.sheet import contact_sheet
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.pool import Pool
@@ -88,10 +89,9 @@ def run_demo(
         name: member_shares(pool, pack, config.shape, episodes, cache=cache)
         for name, pack in packs.items()
     }
-    table = rows(results)
     seconds = time.perf_counter() - start
     page = out / "index.html"
-    _write(page, config, pool, packs, table, shares, seconds)
+    _write(page, config, pool, packs, results, shares, seconds)
     (out / "results.jsonl").unlink(missing_ok=True)
     append_results(out / "results.jsonl", results)
     return Demo(pool, results, page, _label_example(out / "example", pool), seconds)
@@ -129,6 +129,7 @@ def _raw_pixels(pack: Pack, baseline: Result) -> Result:
         mean=mean,
         half_width=half_width,
         per_episode=[round(value, 4) for value in accuracies],
+        calibration_error=None,  # distances of pixels are no probabilities
     )
 
 
@@ -137,7 +138,7 @@ def _write(
     config: Config,
     pool: Pool,
     packs: dict[str, Pack],
-    table: Sequence[Row],
+    results: Sequence[Result],
     shares: dict[str, list[float]],
     seconds: float,
 ) -> None:
@@ -151,7 +152,7 @@ def _write(
             f"{config.shape.shot} examples of each of {config.shape.way} classes and asks for "
             f"{config.shape.queries} images of each.",
         ],
-        table,
+        rows(results),
         {name: contact_sheet(pack, classes=12, examples=6) for name, pack in packs.items()},
         HeatMap(pool.members, shares),
         [
@@ -161,6 +162,7 @@ def _write(
             "them need not pay on photographs.",
             "Intervals cover the choice of episodes, not of test classes or of training seeds.",
         ],
+        calibration=calibration_section(results),
         baseline=BASELINE,
         chance=1 / config.shape.way,
         facts={

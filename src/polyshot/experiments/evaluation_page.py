@@ -5,6 +5,7 @@ from pathlib import Path
 
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result
+from polyshot.experiments.calibration_tables import calibration_section
 from polyshot.experiments.compare import BASELINE, rows
 from polyshot.experiments.own_data import Target
 from polyshot.experiments.page import write_page
@@ -82,6 +83,7 @@ def write_evaluation(
             "Intervals cover the choice of tasks among these images. With few images the same ones "
             "come again in many tasks: other images of the same classes may do better or worse.",
         ],
+        calibration=calibration_section(results),
         baseline=BASELINE,
         chance=1 / ways.pop() if len(ways) == 1 else None,
         facts={

@@ -32,6 +32,8 @@ class Shares:
     members: list[str]
     targets: Mapping[str, list[float]]
     """Target -> one share a member."""
+    part: str = "test"
+    """Of the targets' classes."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ def _results(folder: Path) -> list[Result]:
                 )
             cell = (
                 *(result.preset, result.protocol, result.target, result.shot, result.way),
-                *(result.method, result.adaptation, result.train_seed, result.draw),
+                *(result.method, result.adaptation, result.train_seed, result.draw, result.part),
             )
             before, other = found.setdefault(cell, (path, result))
             if other.settings == result.settings and other.episodes != result.episodes:
@@ -157,6 +159,9 @@ def _wrong(result: Result) -> str:
         return f"{result.episodes} episodes are noted, {len(result.per_episode)} are there"
     if not all(0 <= n <= 1 for n in (result.mean, *result.per_episode)):
         return "an accuracy is not between 0 and 1"
+    error = result.calibration_error
+    if error is not None and not (isinstance(error, int | float) and 0 <= error <= 1):
+        return "its calibration error is not between 0 and 1"
     if abs(sum(result.per_episode) / result.episodes - result.mean) > 0.001:
         return "the mean is not that of its episodes"
     return ""
@@ -190,9 +195,8 @@ def _shares(about: Mapping[str, Any]) -> Shares:
     rows = dict(zip(_names(about["targets"]), about["shares"], strict=True))
     for row in rows.values():
         _check_row(row, members, 1)
-    return Shares(
-        about["protocol"], about["preset"], str(about.get("method", "select")), members, rows
-    )
+    method, part = str(about.get("method", "select")), str(about.get("part", "test"))
+    return Shares(about["protocol"], about["preset"], method, members, rows, part)
 
 
 def _contributions(about: Mapping[str, Any]) -> Contributions:

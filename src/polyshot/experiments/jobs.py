@@ -59,7 +59,8 @@ class AccuracyJob(Job):
             return False
         for protocol in self.cells[cell]:
             if not self._file(protocol, cell).exists():
-                self.grid.copy_shares(self.lock, known.protocol, protocol, known.target)
+                name = self._shares_name(cell)
+                self.grid.copy_shares(name, known.protocol, protocol, known.target)
                 self.grid.write(self._file(protocol, cell), replace(known, protocol=protocol))
         return True
 
@@ -88,8 +89,13 @@ class AccuracyJob(Job):
                 "sources": meter.world.sources,
                 "method": self.method.name,
                 "members": fitted.pool.members,
+                "part": cell.part,
             }
-            self.grid.add_shares(self.lock, protocol, about, cell.target.domain.name, shares)
+            name = self._shares_name(cell)
+            self.grid.add_shares(name, protocol, about, cell.target.domain.name, shares)
+
+    def _shares_name(self, cell: Cell) -> str:
+        return "-".join((self.lock, *cell.mark))
 
     def _read(self, protocol: str, cell: Cell) -> Result | None:
         file = self._file(protocol, cell)
@@ -163,6 +169,8 @@ class Wanted:
     overrides: Overrides
     beyond: bool = False
     """Whether adaptations count that the paper does not have."""
+    part: str = "test"
+    """Of the targets' class splits; contributions are always of test classes."""
 
     def adaptations(self, method: Method) -> tuple[str, ...]:
         """List what is measured of a method."""
@@ -198,7 +206,8 @@ def _cells(method: Method, targets: Sequence[Pack], wanted: Wanted) -> list[Cell
             for adaptation in wanted.adaptations(method):
                 slow = adaptation in method.slow
                 count = min(wanted.slow_episodes, wanted.episodes) if slow else wanted.episodes
-                cells.append(Cell(target, shape, adaptation, count, wanted.episode_seed))
+                how = (target, shape, adaptation, count, wanted.episode_seed, wanted.part)
+                cells.append(Cell(*how))
     return cells
 
 

@@ -37,6 +37,7 @@ def write_page(
     heat_map: HeatMap | None = None,
     remarks: Sequence[str] = (),
     *,
+    calibration: str = "",
     baseline: str = "base",
     chance: float | None = None,
     facts: Mapping[str, str] | None = None,
@@ -53,6 +54,7 @@ def write_page(
         sheets: contact sheets by the name of their domain.
         heat_map: the selector's choices.
         remarks: what a reader should know about the numbers.
+        calibration: the table of how far probabilities are off, as HTML.
         baseline: the method that differences are to.
         chance: accuracy of guessing, marked in the chart.
         facts: short numbers to show on top, such as the time it took.
@@ -65,6 +67,7 @@ def write_page(
         "<main>",
         charts(rows, methods, baseline, chance) if rows else "",
         accuracy_table(rows, methods, baseline, legend or {}) if rows else "",
+        calibration,
         heat_table(heat_map) if heat_map else "",
         _list("Remarks", remarks),
         _commands(commands),

@@ -18,6 +18,9 @@ SHAPES = (EpisodeShape(5, 5, 10), EpisodeShape(5, 1, 10))
 EMBEDDED = (("glyphs", "textures", "signs"), ("plankton",))
 """Embedded domains taken where no packs are given: sources, and what is never one."""
 
+PARTS = {"test": "test classes", "val": "validation classes"}
+"""Parts of the targets' class splits that are measured on, in words."""
+
 CONTRIBUTORS = ("simple-avg", "average")
 """The averaging methods whose members are looked at."""
 CONTRIBUTION_EPISODES = 40

@@ -6,6 +6,8 @@ from html import escape
 from pathlib import Path
 
 from polyshot.errors import some
+from polyshot.experiments.calibration_tables import HEADING as CALIBRATION
+from polyshot.experiments.calibration_tables import calibration_tables
 from polyshot.experiments.compare import BASELINE
 from polyshot.experiments.grid_reader import Contributions, Grid, Shares, World, read_grid
 from polyshot.experiments.page import facts_list, html_page, paragraphs, write_file
@@ -23,7 +25,12 @@ from polyshot.experiments.report_plain import (
 )
 from polyshot.experiments.report_run import run_facts, run_lists, seeds_and_packs
 from polyshot.experiments.report_summary import agreement_table, summary, winner_table
-from polyshot.experiments.report_tables import AccuracyTable, accuracy_tables, protocol_order
+from polyshot.experiments.report_tables import (
+    AccuracyTable,
+    accuracy_tables,
+    classes_in_words,
+    protocol_order,
+)
 from polyshot.experiments.report_text import ReportText, latex, markdown
 
 TITLE = "Polyshot: report of the experiments"
@@ -70,6 +77,7 @@ def write_report(folder: Path, out: Path | None = None) -> list[Path]:
         "What each member contributes": [
             member_table(about, method) for about in grid.contributions for method in about.correct
         ],
+        CALIBRATION: calibration_tables(grid.results),
         "What a task costs": cost_tables(grid.results),
         "Number of parameters": [size_table()],
         "Settings of the methods": [settings_table(grid.results)],
@@ -116,7 +124,7 @@ def _page(grid: Grid, text: ReportText) -> str:
     sections[PAPER] = _paper(text.plain.get(PAPER, []))
     sections["What each member contributes"] = "".join(map(_contributions, grid.contributions))
     sections["What the selector chose"] = _selector(grid)
-    for heading in ("What a task costs", "Number of parameters"):
+    for heading in (CALIBRATION, "What a task costs", "Number of parameters"):
         sections[heading] = _plain(text.plain.get(heading, []))
     worlds = {name: _world(world) for name, world in grid.worlds.items()}
     sections["Training curves"] = curve_gallery(grid.curves, worlds)
@@ -202,11 +210,12 @@ def _leaders(about: Contributions, method: str) -> str:
 
 def _selector(grid: Grid) -> str:
     """One heat map a preset and protocol; pools of left-out targets lack one member each."""
-    groups: dict[tuple[str, str, str], list[Shares]] = {}
+    groups: dict[tuple[str, str, str, str], list[Shares]] = {}
     for found in grid.shares:
-        groups.setdefault((found.preset, found.protocol, found.method), []).append(found)
+        key = (found.preset, classes_in_words(found.part), found.protocol, found.method)
+        groups.setdefault(key, []).append(found)
     parts = []
-    for key in sorted(groups, key=lambda key: (key[0], protocol_order(key[1]), key[2])):
+    for key in sorted(groups, key=lambda key: (*key[:2], protocol_order(key[2]), key[3])):
         own = groups[key]
         members = list(dict.fromkeys(member for found in own for member in found.members))
         rows: dict[str, list[float | None]] = {}

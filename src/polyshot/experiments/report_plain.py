@@ -18,7 +18,9 @@ from polyshot.experiments.protocols import PROTOCOLS
 from polyshot.experiments.report_tables import (
     AccuracyTable,
     Interval,
+    classes_in_words,
     method_order,
+    part_order,
     protocol_order,
 )
 from polyshot.experiments.sizes import paper_sizes
@@ -128,7 +130,7 @@ def beside_paper(tables: Iterable[AccuracyTable]) -> list[Beside]:
     """Find our tables, and their targets and methods, for which the paper prints numbers."""
     found = []
     for table in tables:
-        if table.adapted or (table.way, table.shot) != PAPER_SHAPE:
+        if table.adapted or table.part != "test" or (table.way, table.shot) != PAPER_SHAPE:
             continue
         if table.protocol not in PROTOCOLS:
             continue
@@ -163,10 +165,12 @@ def size_table() -> PlainTable:
 
 
 def cost_tables(results: Sequence[Result]) -> list[PlainTable]:
-    """What one task costs, by preset and shot, in the first protocol that was measured."""
+    """What one task costs, by preset and shot, in the first part and protocol measured."""
     tables = []
     for preset in sorted({r.preset for r in results}):
         own = [r for r in results if r.preset == preset]
+        part = min((r.part for r in own), key=part_order)
+        own = [r for r in own if r.part == part]
         protocol = min((r.protocol for r in own), key=protocol_order)
         own = [r for r in own if r.protocol == protocol]
         for shot in sorted({r.shot for r in own}, reverse=True):
@@ -181,7 +185,8 @@ def cost_tables(results: Sequence[Result]) -> list[PlainTable]:
                 devices = ", ".join(sorted({r.device for r in runs if r.device}))
                 rows.append((name, _range(parameters), _range(work, 1e9, " G"), time, devices))
             ways = " or ".join(str(way) for way in sorted({r.way for r in chosen}))
-            title = f"Cost of a task: {preset or 'no preset'}, {protocol or 'no protocol'}"
+            place = (preset or "no preset", protocol or "no protocol", classes_in_words(part))
+            title = f"Cost of a task: {', '.join(filter(None, place))}"
             tables.append(
                 PlainTable(
                     f"{title}, {ways}-way {shot}-shot",

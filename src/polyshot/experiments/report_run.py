@@ -39,8 +39,10 @@ def seeds_and_packs(grid: Grid) -> list[PlainTable]:
     noted = grid.environment.get("packs")
     hashes: dict[str, Any] = dict(noted) if isinstance(noted, dict) else {}
     rows = []
-    for target in sorted({r.target for r in grid.results} | set(hashes)):
-        own = [r for r in grid.results if r.target == target]
+    measured = {(r.target, r.part) for r in grid.results}
+    noted_only = {(name, "") for name in set(hashes) - {target for target, _ in measured}}
+    for target, part in sorted(measured | noted_only):
+        own = [r for r in grid.results if (r.target, r.part) == (target, part)]
         used = sorted({r.pack for r in own if r.pack})
         shown = [pack[:SHOWN] for pack in used]
         noted_hash = str(hashes.get(target, ""))
@@ -50,7 +52,7 @@ def seeds_and_packs(grid: Grid) -> list[PlainTable]:
             (
                 target,
                 _joined(shown),
-                _joined(sorted({r.part for r in own})),
+                part,
                 _joined(sorted({r.seed for r in own})),
                 _joined(sorted({r.episodes for r in own})),
                 "yes" if any(r.group_disjoint for r in own) else "no",

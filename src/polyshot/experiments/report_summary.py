@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from polyshot.experiments.page_tables import Cell, signed
 from polyshot.experiments.paper_numbers import paper_table
 from polyshot.experiments.report_plain import UNKNOWN, Beside, PlainTable
-from polyshot.experiments.report_tables import AccuracyTable, Interval, ranking
+from polyshot.experiments.report_tables import (
+    AccuracyTable,
+    Interval,
+    classes_in_words,
+    ranking,
+)
 
 POOL = ("select", "average", "select-channel", "average-channel")
 """The paper's own methods; all others but the base are its rivals."""
@@ -46,7 +51,7 @@ def summary(tables: Sequence[AccuracyTable]) -> list[str]:
             found = winner(table, seen)
             if found is not None and table.protocol == ("seen" if seen else "unseen"):
                 lines.append(" ".join([_winner_line(table, found), *_against(table, seen)]))
-    return [*lines, *_claims(main)]
+    return [*lines, *_claims([table for table in main if table.part == "test"])]
 
 
 def winner(table: AccuracyTable, seen: bool) -> Winner | None:
@@ -112,7 +117,8 @@ def agreement_table(besides: Iterable[Beside]) -> PlainTable:
 
 
 def _place(table: AccuracyTable, seen: bool) -> tuple[str, str, str]:
-    name = ", ".join(filter(None, (table.preset, table.protocol)))
+    parts = (table.preset, table.protocol, classes_in_words(table.part))
+    name = ", ".join(filter(None, parts))
     return name, "seen" if seen else "unseen", f"{table.way}-way {table.shot}-shot"
 
 
@@ -166,7 +172,8 @@ def _claims(tables: Sequence[AccuracyTable]) -> list[str]:
 
 
 def _where(table: AccuracyTable) -> str:
-    parts = (_preset(table), f"{table.protocol} domains", f"{table.way}-way {table.shot}-shot")
+    shape, classes = f"{table.way}-way {table.shot}-shot", classes_in_words(table.part)
+    parts = (_preset(table), f"{table.protocol} domains", classes, shape)
     return ", ".join(filter(None, parts))
 
 

@@ -9,7 +9,7 @@ from polyshot.evaluation.results import Result
 from polyshot.evaluation.stats import combined, interval, paired
 from polyshot.experiments.compare import BASELINE, label
 from polyshot.experiments.page_tables import Cell, Row, average
-from polyshot.experiments.protocols import PROTOCOLS
+from polyshot.experiments.protocols import PARTS, PROTOCOLS
 from polyshot.methods.method import find_methods
 
 METHODS = (
@@ -26,10 +26,12 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class AccuracyTable:
-    """One preset, protocol, shot, with or without further adaptation."""
+    """One preset, protocol, part of the classes, shot, with or without further adaptation."""
 
     preset: str
     protocol: str
+    part: str
+    """Of the targets' class splits: ``test``, or another, which the title then names."""
     way: str
     shot: int
     adapted: bool
@@ -48,7 +50,8 @@ class AccuracyTable:
         shape = f"{self.way}-way {self.shot}-shot"
         known = PROTOCOLS.get(self.protocol)
         protocol = f"{self.protocol} ({known.about})" if known else self.protocol
-        parts = (self.preset, protocol, shape, f"{adaptation} further adaptation")
+        classes = classes_in_words(self.part)
+        parts = (self.preset, protocol, classes, shape, f"{adaptation} further adaptation")
         return ", ".join(filter(None, parts))
 
     def targets(self, seen: bool) -> list[str]:
@@ -96,12 +99,15 @@ class AccuracyTable:
 
 
 def accuracy_tables(results: Iterable[Result]) -> list[AccuracyTable]:
-    """Sort results into tables: presets, then protocols, many shots first, unadapted first."""
-    blocks: dict[tuple[str, str, int], list[Result]] = {}
+    """Sort results into tables: presets, then test classes, protocols, many shots, unadapted."""
+    blocks: dict[tuple[str, str, str, int], list[Result]] = {}
     for result in results:
-        blocks.setdefault((result.preset, result.protocol, result.shot), []).append(result)
+        key = (result.preset, result.part, result.protocol, result.shot)
+        blocks.setdefault(key, []).append(result)
     tables = []
-    for key in sorted(blocks, key=lambda key: (key[0], protocol_order(key[1]), -key[2])):
+    for key in sorted(
+        blocks, key=lambda key: (key[0], part_order(key[1]), protocol_order(key[2]), -key[3])
+    ):
         check_same_episodes(blocks[key])
         plain = [r for r in blocks[key] if r.adaptation == "none"]
         always = [r for r in plain if r.method in (*_of_one_form(), BASELINE)]
@@ -151,6 +157,17 @@ def protocol_order(protocol: str) -> tuple[int, str]:
     return known.index(protocol) if protocol in known else len(known), protocol
 
 
+def part_order(part: str) -> tuple[int, str]:
+    """Sort parts of classes: test classes first."""
+    known = list(PARTS)
+    return known.index(part) if part in known else len(known), part
+
+
+def classes_in_words(part: str) -> str:
+    """Name the classes that were measured on; nothing for test classes, the usual ones."""
+    return "" if part == "test" else PARTS.get(part, f"classes '{part}'")
+
+
 def method_order(column: str) -> tuple[int, str, str]:
     """Sort columns: known methods first, a method before its adapted form."""
     method, _, adaptation = column.partition(" + ")
@@ -166,6 +183,7 @@ def _table(results: Sequence[Result], adapted: bool) -> AccuracyTable:
     table = AccuracyTable(
         results[0].preset,
         results[0].protocol,
+        results[0].part,
         " or ".join(str(way) for way in sorted({r.way for r in results})),
         results[0].shot,
         adapted,

@@ -16,15 +16,15 @@ import torch
 from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
-from polyshot.errors import PolyshotError, near, some
+from polyshot.errors import some
 from polyshot.evaluation.targets import TargetTasks
 from polyshot.experiments.cells import Cell, Job, Measure
 from polyshot.experiments.grid import GridFolder
 from polyshot.experiments.jobs import Wanted, jobs_of
-from polyshot.experiments.protocols import SHAPES, Protocol, Trial, find_protocols
+from polyshot.experiments.plan import check_wanted, wanted_trials
+from polyshot.experiments.protocols import SHAPES, find_protocols
 from polyshot.experiments.settings import Overrides
 from polyshot.methods.method import find_methods
-from polyshot.pool_files import check_domains
 from polyshot.training.step import Report
 from polyshot.training.world import World
 
@@ -73,6 +73,7 @@ def reproduce(
     shapes: Sequence[EpisodeShape] = SHAPES,
     adapt: bool = True,
     beyond: bool = False,
+    part: str = "test",
     overrides: Overrides | None = None,
     device: torch.device | None = None,
     report: Report | None = None,
@@ -97,6 +98,8 @@ def reproduce(
         adapt: measure with further adaptation, too.
         beyond: measure methods and adaptations that the paper does not have, too; methods that are
             named count in any case.
+        part: of the targets' class splits: ``test``, or ``val`` to make choices on. Targets without
+            such classes are left out; contributions are of test classes in any case.
         overrides: settings of methods, by method.
         device: the CPU by default.
         report: told of the progress of the grid (`BAR`), and of every training.
@@ -118,9 +121,10 @@ def reproduce(
         EPISODE_SEED,
         overrides or {},
         beyond,
+        part,
     )
-    _check(wanted, seeds, sources, others, config, targets)
-    trials = _trials(protocols, sources, others, targets)
+    check_wanted(wanted, seeds, sources, others, config, targets)
+    trials = wanted_trials(protocols, sources, others, targets, part)
     grid = GridFolder(out)
     device = device or torch.device("cpu")
     jobs = [
@@ -135,55 +139,6 @@ def reproduce(
     return run.summary
 
 
-def _check(
-    wanted: Wanted,
-    seeds: int,
-    sources: Sequence[Pack],
-    others: Sequence[Pack],
-    config: Config,
-    targets: Sequence[str],
-) -> None:
-    """Refuse what cannot be run at all, before anything is spent on it."""
-    if seeds < 1:
-        raise PolyshotError(f"{seeds} seeds train nothing: ask for at least 1.")
-    if min(wanted.episodes, wanted.slow_episodes) < 2:
-        raise PolyshotError("An interval needs at least 2 episodes of each cell.")
-    names = [pack.domain.name for pack in (*sources, *others)]
-    if doubles := sorted({name for name in names if names.count(name) > 1}):
-        raise PolyshotError(f"Domains must have different names, these are twice: {some(doubles)}.")
-    check_domains(names)
-    for name in targets:
-        if name not in names:
-            raise PolyshotError(
-                f"There is no target '{name}', only {some(names, 20)}.{near(name, names)}"
-            )
-    for pack in others:  # sources are checked by their world
-        if pack.size != config.size:
-            raise PolyshotError(
-                f"{pack.domain.name} has images of {pack.size} pixels, the training wants "
-                f"{config.size}: import it with --size {config.size}, or leave it out."
-            )
-
-
-def _trials(
-    protocols: Sequence[Protocol],
-    sources: Sequence[Pack],
-    others: Sequence[Pack],
-    targets: Sequence[str],
-) -> list[tuple[Protocol, Trial]]:
-    """List what is trained and tested, as far as it is wanted."""
-    found = []
-    for protocol in protocols:
-        for trial in protocol.trials(sources, others):
-            chosen = tuple(p for p in trial.targets if not targets or p.domain.name in targets)
-            if chosen:
-                found.append((protocol, replace(trial, targets=chosen)))
-    if not found:
-        what = some([protocol.name for protocol in protocols], 20)
-        raise PolyshotError(f"There is nothing to measure in {what} with the targets asked for.")
-    return found
-
-
 class _Run:
     def __init__(
         self, grid: GridFolder, jobs: Sequence[Job], device: torch.device, report: Report | None
@@ -195,7 +150,7 @@ class _Run:
         self.summary = Summary(cells=len(cells), before=len(cells) - left)
         self._shapes = list(dict.fromkeys(cell.shape for cell in cells))
         self._episodes = max((cell.episodes for cell in cells), default=2)
-        self._targets: dict[str, TargetTasks] = {}
+        self._targets: dict[tuple[str, str], TargetTasks] = {}
         self._world: tuple[str, World] | None = None
 
     def all(self) -> None:
@@ -243,12 +198,12 @@ class _Run:
         _free_memory()
 
     def _target(self, cell: Cell) -> TargetTasks:
-        name = cell.target.domain.name
-        if name not in self._targets:
-            self._targets[name] = TargetTasks(
-                cell.target, self.device, self._shapes, self._episodes, cell.seed
+        key = cell.target.domain.name, cell.part
+        if key not in self._targets:
+            self._targets[key] = TargetTasks(
+                cell.target, self.device, self._shapes, self._episodes, cell.seed, cell.part
             )
-        return self._targets[name]
+        return self._targets[key]
 
     def world(self, job: Job) -> World:
         """Return the world of a job, the same as long as jobs of the same one follow."""

@@ -36,7 +36,7 @@ def split_options(options: Sequence[str]) -> tuple[dict[str, dict[str, float]], 
     others = []
     for option in options:
         name, dot, rest = option.partition(".")
-        # A method may be called as a section of the config is: 'base' has no settings.
+        # A method may be called as a section of the config is: 'base', whose settings stay.
         if not dot or name in sections or name not in methods:
             others.append(option)
             continue

@@ -15,7 +15,7 @@ import torch
 from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError, some
-from polyshot.evaluation.measure import accuracies
+from polyshot.evaluation.measure import answer
 from polyshot.experiments.grid import GridFolder
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, find_methods
@@ -110,7 +110,7 @@ def points(method: Method) -> list[dict[str, float]]:
 
 def _validation(fitted: Fitted, tasks: Sequence[ImageTasks], dim: int) -> float:
     """Average the accuracy over the sources."""
-    each = torch.stack([accuracies(fitted, own, "none", dim).mean() for own in tasks])
+    each = torch.stack([answer(fitted, own, "none", dim).accuracies.mean() for own in tasks])
     return round(float(each.mean()), 5)
 
 

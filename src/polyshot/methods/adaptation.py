@@ -11,6 +11,7 @@ an episode learns does not depend on its company. Two recipes:
 """
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -117,9 +118,11 @@ def _from_random(
     state[..., -2], state[..., -1] = layer[:, dim], 1.0
     pace = torch.zeros_like(state)
     count = present.flatten(1).sum(1, keepdim=True)  # [H, 1]
-    new = 1.0  # the first gradient is not dampened
-    for order in _orders(present, config.steps):  # [H, N]
-        for first in range(0, int(count.max()), BATCH):
+    longest = int(count.max())
+
+    def learn(order: Tensor, new: float) -> None:
+        """Go through the images once; the first gradient counts `new`, the others are dampened."""
+        for first in range(0, longest, BATCH):
             batch = order[:, first : first + BATCH]  # [H, B]
             places = torch.arange(first, first + batch.shape[1], device=images.device)
             valid = (places < count).float()  # [H, B]
@@ -135,8 +138,35 @@ def _from_random(
             pace[..., -2] += error.sum(-1)
             state.addcmul_(pace, moves, value=-config.learning_rate)
             new = 1 - DAMPENING
+
+    _pass_by_pass(learn, _orders(present, config.steps))
     weight = state[..., -1:] * start + state[..., :-2] @ images
     return weight, state[..., -2].clone()
+
+
+def _pass_by_pass(learn: Callable[[Tensor, float], None], orders: Sequence[Tensor]) -> None:
+    """Learn in some orders [H, N] one after the other; on a GPU, all but the first as a CUDA graph.
+
+    A pass is many small operations, whose launching takes longer than they do.
+    """
+    if not orders:
+        return
+    learn(orders[0], 1.0)
+    later = orders[1:]
+    if not (later and later[0].is_cuda):
+        for order in later:
+            learn(order, 1 - DAMPENING)
+        return
+    order, graph, stream = torch.empty_like(later[0]), torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # `torch.cuda.graph` would collect garbage first, for long
+        graph.capture_begin()
+        learn(order, 1 - DAMPENING)
+        graph.capture_end()
+    torch.cuda.current_stream().wait_stream(stream)
+    for each in later:
+        order.copy_(each)
+        graph.replay()
 
 
 def _one_hot(way: int, shot: int, like: Tensor) -> Tensor:

@@ -30,6 +30,8 @@ class Fitted(ABC):
 
     note: str = ""
     """What a reader of its results should know."""
+    diverged: int = 0
+    """Tasks, of all that were predicted, whose adaptation ran away, so that they had none."""
 
     @abstractmethod
     def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:

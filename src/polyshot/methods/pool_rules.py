@@ -94,15 +94,26 @@ class PoolWithRule(Fitted):
         return plain + times * config.updates * STEP * support + queries
 
 
-def with_updates(pool: Pool, settings: Settings) -> Pool:
-    """Return the pool with as many updates of `pa` and `tsa` as a method's settings say."""
-    return replace(pool, adaptation=replace(pool.adaptation, updates=int(settings["steps"])))
+LEARNING = {"steps": 40, "rate": 0.05, "from_base": 0, "share": 1.0}
+"""Settings of methods that can learn on the support set by `pa` or `tsa`."""
+
+
+def with_learning(pool: Pool, settings: Settings) -> Pool:
+    """Return the pool with the `LEARNING` that a method's settings say."""
+    config = replace(
+        pool.adaptation,
+        updates=int(settings["steps"]),
+        rates=(settings["rate"],),
+        tsa_start="base" if settings["from_base"] else "rule",
+        tsa_share=settings["share"],
+    )
+    return replace(pool, adaptation=config)
 
 
 def _fit(kind: Kind, rule_name: str) -> Callable[["World", Settings], PoolWithRule]:
     def fit(world: "World", settings: Settings) -> PoolWithRule:
         pool = world.pool(kind)
-        pool = with_updates(pool, settings) if settings else pool
+        pool = with_learning(pool, settings) if settings else pool
         return PoolWithRule(pool, rule_name, world.members(kind))
 
     return fit
@@ -119,7 +130,7 @@ def _method(
         _fit(kind, rule_name),
         adaptations,
         slow=("tsa",) if learns else (),
-        settings={"steps": 40} if learns else {},
+        settings=LEARNING if learns else {},
         beyond=paper != _CHOI,
     )
 

@@ -12,7 +12,7 @@ from polyshot.config import AdaptationConfig
 from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, register
-from polyshot.methods.pool_rules import PoolWithRule, with_updates
+from polyshot.methods.pool_rules import LEARNING, PoolWithRule, with_learning
 from polyshot.methods.readout import opinion
 from polyshot.models.heads import Metric
 from polyshot.models.resnet import ResNet, parameter_count
@@ -66,7 +66,7 @@ def _fit(world: "World", settings: Settings) -> PoolWithRule:
         scales=[world.scale(base)],
         adaptation=config.adaptation,
     )
-    return PoolWithRule(with_updates(pool, settings), "base", [base])
+    return PoolWithRule(with_learning(pool, settings), "base", [base])
 
 
 register(
@@ -77,6 +77,6 @@ register(
         fit=_fit,
         adaptations=("none", "head", "pa", "tsa"),
         slow=("tsa",),
-        settings={"steps": 40},
+        settings=LEARNING,
     )
 )

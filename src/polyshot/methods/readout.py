@@ -214,11 +214,19 @@ def _by_members(
 def _by_tsa(pool: "Pool", tasks: TaskBatch, rule: Rule, weights: Tensor) -> Answers:
     """Let tasks learn networks of their own; those that do not are classified by the rule."""
     networks, diverged = own_networks(pool, tasks, rule, weights, "tsa")
-    if networks is not None and len(networks.rows) == len(tasks):
+    share = pool.adaptation.tsa_share
+    if networks is not None and len(networks.rows) == len(tasks) and share == 1:
         chances = torch.softmax(networks.logits(tasks), 1).mT
     else:
         chances = _answers(pool, tasks, [rule], [weights], "none").probabilities[0].clone()
         if networks is not None:
-            own = torch.softmax(networks.logits(tasks), 1).mT.to(chances.device)
-            chances[networks.rows.to(chances.device)] = own
+            rows = networks.rows.to(chances.device)
+            learned = networks.logits(tasks).mT.to(chances.device)
+            chances[rows] = mixed_answers(learned, chances[rows], share)
     return Answers(chances.unsqueeze(0), diverged.unsqueeze(0))
+
+
+def mixed_answers(learned: Tensor, plain: Tensor, share: float) -> Tensor:
+    """Mix logits that were learned with probabilities without learning, [..., W] each."""
+    known = learned.log_softmax(-1), plain.clamp(min=1e-12).log()
+    return torch.softmax(share * known[0] + (1 - share) * known[1], -1)

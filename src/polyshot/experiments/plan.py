@@ -1,0 +1,78 @@
+"""What a grid is asked for: refused before any work where it cannot be, else a list of trials."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from polyshot.config import Config
+from polyshot.data.pack import Pack
+from polyshot.errors import PolyshotError, near, some
+from polyshot.experiments.jobs import Wanted
+from polyshot.experiments.protocols import PARTS, Protocol, Trial
+from polyshot.pool_files import check_domains
+
+
+def check_wanted(
+    wanted: Wanted,
+    seeds: int,
+    sources: Sequence[Pack],
+    others: Sequence[Pack],
+    config: Config,
+    targets: Sequence[str],
+) -> None:
+    """Refuse what cannot be run at all, before anything is spent on it."""
+    if seeds < 1:
+        raise PolyshotError(f"{seeds} seeds train nothing: ask for at least 1.")
+    if min(wanted.episodes, wanted.slow_episodes) < 2:
+        raise PolyshotError("An interval needs at least 2 episodes of each cell.")
+    if wanted.part not in PARTS:
+        raise PolyshotError(
+            f"There is no part '{wanted.part}' to measure on, only {some(PARTS)}."
+            f"{near(wanted.part, PARTS)}"
+        )
+    names = [pack.domain.name for pack in (*sources, *others)]
+    if doubles := sorted({name for name in names if names.count(name) > 1}):
+        raise PolyshotError(f"Domains must have different names, these are twice: {some(doubles)}.")
+    check_domains(names)
+    for name in targets:
+        if name not in names:
+            raise PolyshotError(
+                f"There is no target '{name}', only {some(names, 20)}.{near(name, names)}"
+            )
+    for pack in others:  # sources are checked by their world
+        if pack.size != config.size:
+            raise PolyshotError(
+                f"{pack.domain.name} has images of {pack.size} pixels, the training wants "
+                f"{config.size}: import it with --size {config.size}, or leave it out."
+            )
+
+
+def wanted_trials(
+    protocols: Sequence[Protocol],
+    sources: Sequence[Pack],
+    others: Sequence[Pack],
+    targets: Sequence[str],
+    part: str,
+) -> list[tuple[Protocol, Trial]]:
+    """List what is trained and tested, as far as it is wanted.
+
+    Targets without classes in the part are left out; those that were named are refused.
+    """
+    found = []
+    for protocol in protocols:
+        own_part = "test" if protocol.kind == "contributions" else part
+        for trial in protocol.trials(sources, others):
+            chosen = tuple(p for p in trial.targets if not targets or p.domain.name in targets)
+            measured = tuple(pack for pack in chosen if pack.domain.split.part(own_part))
+            if targets and (empty := [p.domain.name for p in chosen if p not in measured]):
+                raise PolyshotError(
+                    f"{some(empty)} has no {PARTS[own_part]}: leave it out of the targets, or "
+                    "measure on another part."
+                )
+            if measured:
+                found.append((protocol, replace(trial, targets=measured)))
+    if not found:
+        what = some([protocol.name for protocol in protocols], 20)
+        raise PolyshotError(
+            f"There is nothing to measure in {what} with the targets asked for, on {PARTS[part]}."
+        )
+    return found

@@ -1,0 +1,158 @@
+"""Try rules, and ways to learn on support sets, on validation classes: defaults are chosen so.
+
+    python tools/choose_adaptation.py GRID PACKS OUT.jsonl --leave gtsrb,cars,plankton
+
+Takes the worlds of a grid as `polyshot reproduce seen unseen` trains them (what is missing is
+trained): the one of all sources, tested on their validation classes, and those without one source,
+tested on the validation classes of that. Writes one line a cell and prints means over the domains
+with paired differences from base + prototypes.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from polyshot.config import AdaptationConfig, preset
+from polyshot.data.pack import Pack, open_packs
+from polyshot.data.shapes import EpisodeShape
+from polyshot.device import best_device
+from polyshot.evaluation.measure import answer
+from polyshot.evaluation.stats import combined, interval, paired
+from polyshot.evaluation.targets import TargetTasks
+from polyshot.experiments.grid import GridFolder
+from polyshot.experiments.protocols import part_sources
+from polyshot.methods.image_tasks import ImageTasks
+from polyshot.methods.method import find_methods
+from polyshot.methods.pool_rules import PoolWithRule
+from polyshot.methods.rules import RULES
+from polyshot.training.tasks import hits
+from polyshot.training.world import World
+
+SHAPES = (EpisodeShape(5, 5, 10), EpisodeShape(5, 1, 10))
+SHARES = (1.0, 0.7, 0.5, 0.3)
+"""Of what was learned in the answer; the rest is the rule's own answer without learning."""
+Cells = dict[str, list[float]]
+"""Accuracy of each episode, by what was tried."""
+
+
+def main() -> None:
+    """Run the tool."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("grid", type=Path)
+    parser.add_argument("packs", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--preset", default="strong")
+    parser.add_argument("--sources", default="", help="a,b,c; all with training classes by default")
+    parser.add_argument("--leave", default="", help="sources to leave out, each in turn: a,b,c")
+    parser.add_argument("--episodes", type=int, default=300)
+    parser.add_argument("--learned", type=int, default=100, help="episodes where tsa learns")
+    parser.add_argument("--rates", default="0.05,0.1,0.2,0.5")
+    parser.add_argument("--starts", default="base,rule")
+    parser.add_argument("--updates", default="40")
+    parser.add_argument("--rules", default="auto")
+    given = parser.parse_args()
+    device = best_device()
+    sources, _ = part_sources(open_packs(given.packs), _words(given.sources))
+    left = [pack for pack in sources if pack.domain.name in _words(given.leave)]
+    worlds = [(tuple(sources), tuple(sources)), *((_without(sources, p), (p,)) for p in left)]
+    every: dict[tuple[bool, str], Cells] = {}
+    with given.out.open("a") as lines:
+        for trained, targets in worlds:
+            world = World(trained, preset(given.preset), GridFolder(given.grid).worlds, device)
+            for target in targets:
+                start = time.perf_counter()
+                cells = tried(world, target, given)
+                seen = target in trained
+                every[seen, target.domain.name] = cells
+                for what, values in cells.items():
+                    about = {"target": target.domain.name, "seen": seen, "tried": what}
+                    lines.write(json.dumps({**about, "per_episode": values}) + "\n")
+                lines.flush()
+                print(f"{target.domain.name}: {time.perf_counter() - start:.1f} s", flush=True)
+    for seen in (True, False):
+        show("seen" if seen else "left out", [c for (s, _), c in every.items() if s == seen])
+
+
+def tried(world: World, target: Pack, given: argparse.Namespace) -> Cells:
+    """Measure everything on one target."""
+    drawn = TargetTasks(target, world.device, SHAPES, given.episodes, seed=1, part="val")
+    dim, found = world.config.model.dim, {}
+    pool, members = world.pool("conv1x1"), world.members("conv1x1")
+    rules = [name for name in RULES if name != "urt" or pool.urt is not None]
+    for shape in SHAPES:
+        tasks = drawn.tasks(shape)
+        for name in rules:
+            for adaptation in ("none", "head"):
+                values = answer(
+                    PoolWithRule(pool, name, members), tasks, adaptation, dim
+                ).accuracies
+                found[f"{shape.shot} {name} {adaptation}"] = values.tolist()
+    tasks = drawn.tasks(SHAPES[0], given.learned)
+    rival = find_methods(["finetune-all"])[0]
+    values = answer(rival.fit(world, {**rival.settings}), tasks, "none", dim).accuracies
+    found["5 finetune-all none"] = values.tolist()
+    for adaptation in ("pa",):
+        for name in ("base", *_words(given.rules)):
+            values = answer(PoolWithRule(pool, name, members), tasks, adaptation, dim).accuracies
+            found[f"5 {name} {adaptation}"] = values.tolist()
+    for name in _words(given.rules):
+        plain = PoolWithRule(pool, name, members).predict(tasks).log()
+        for config in _configs(given):
+            own = PoolWithRule(replace(pool, adaptation=config), name, members)
+            learned = own.predict(tasks, "tsa").log()
+            what = f"5 {name} tsa {config.tsa_start} {config.rates[0]:g} x{config.updates}"
+            for share in SHARES:
+                mixed = share * learned + (1 - share) * plain
+                found[f"{what} share {share:g}"] = _accuracy(mixed, tasks).tolist()
+    return found
+
+
+def _configs(given: argparse.Namespace) -> Iterator[AdaptationConfig]:
+    for start in _words(given.starts):
+        for updates in _words(given.updates):
+            for rate in _words(given.rates):
+                yield AdaptationConfig(
+                    rates=(float(rate),),
+                    updates=int(updates),
+                    tsa_start=start,  # type: ignore[arg-type]
+                )
+
+
+def _accuracy(logits: Tensor, tasks: ImageTasks) -> Tensor:
+    by_class = logits.view(len(tasks), tasks.way, -1, tasks.way)
+    return hits(by_class).flatten(1).double().mean(1).cpu()
+
+
+def show(name: str, targets: list[Cells]) -> None:
+    """Print means over the targets, best first."""
+    if not targets:
+        return
+    rows = []
+    for what in targets[0]:
+        baseline = f"{what[0]} base none"
+        gains = [paired(c[what], c[baseline][: len(c[what])]) for c in targets]
+        mean, half = combined(gains)
+        own = combined([interval(c[what]) for c in targets])[0]
+        rows.append((what, own, mean, half))
+    print(f"\n{name}, {len(targets)} domains")
+    for what, own, mean, half in sorted(rows, key=lambda row: (row[0][0], -row[2])):
+        print(f"{what:45} {100 * own:6.2f} {100 * mean:+6.2f} ±{100 * half:.2f}")
+
+
+def _without(sources: list[Pack], left_out: Pack) -> tuple[Pack, ...]:
+    return tuple(pack for pack in sources if pack is not left_out)
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+if __name__ == "__main__":
+    main()
