@@ -61,14 +61,14 @@ class FewShotClassifier:
         Args:
             images: paths, PIL images, arrays or tensors of any size (`data.loading.load_images`).
             labels: one an image, text or numbers; at least two different ones.
-            report: told how many images were read.
+            report: told how many images were read, and how `tsa` comes along.
         """
         items = as_list(images)
         classes, indices = check_labels(labels, len(items))
         pixels = load_images(items, self.pool.size, report)
         support = Support(Members(self.pool, self.batch), pixels, indices)
         rule = find_rule(self.rule, self.pool)
-        self._task = task = SingleTask(self.pool, support, rule, self.adaptation)
+        self._task = task = SingleTask(self.pool, support, rule, self.adaptation, report)
         self.classes_, self.weights_ = classes, task.weights.numpy()
         self.adapted_, self.diverged_ = task.adapted, task.diverged
         return self
@@ -191,10 +191,16 @@ def label_files(
         queries: files, or folders that are searched for images.
         rule: how members are weighed.
         adaptation: `none`, `head`, `pa` or `tsa`.
-        report: told how many images were read.
+        report: told how many images were read, and how `tsa` comes along.
     """
     paths = loading.read_queries(queries)  # a wrong name shows before any work
-    classifier = FewShotClassifier(pool, rule, adaptation).fit(*loading.read_support(support))
+    examples, labels = loading.read_support(support)
+
+    def of_examples(what: str, done: int, total: int) -> None:
+        if report:  # a bar of their own: the queries are images, too
+            report("examples" if what == "images" else what, done, total)
+
+    classifier = FewShotClassifier(pool, rule, adaptation).fit(examples, labels, of_examples)
     estimate = classifier.estimate() if classifier.can_estimate else None
     chances = classifier.predict_proba(paths, report)
     rows = []
