@@ -1,10 +1,14 @@
 """ProtoMAML with 100 steps: many tasks side by side against one at a time, and against vmap.
 
     python benchmarks/task_networks.py [episodes]
+    python benchmarks/task_networks.py patches
 
-In one run, the same network and images. On a GPU the episodes' answers must agree.
+In one run, the same network and images. With `patches`, only the two ways of `embed_tasks` to
+convolve, as products over patches or task by task, in turns: on a CPU in seconds of the processor
+on one thread, which other programs do not disturb.
 """
 
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -21,12 +25,16 @@ from polyshot.methods.protomaml import ProtoMamlLearner
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.task_networks import embed_tasks, task_kernels
 
-STEPS, RATE, ALONE = 100, 0.001, 4
+STEPS, RATE, ALONE, TURNS = 100, 0.001, 4, 7
 
 
 def main() -> None:
     device = best_device()
     on_gpu = device.type == "cuda"
+    if sys.argv[1:] == ["patches"]:
+        for config, side in ((ResNetConfig(16, "small/2"), 40), (ResNetConfig(), 72)):
+            patches_or_not(config, side, device)
+        return
     episodes = int(sys.argv[1]) if len(sys.argv) > 1 else (600 if on_gpu else 4)
     config, side = (ResNetConfig(), 72) if on_gpu else (ResNetConfig(16, "small/2"), 40)
     torch.manual_seed(0)
@@ -100,15 +108,50 @@ def against_vmap(base: ResNet, tasks: ImageTasks, device: torch.device) -> None:
     print(f"one step: {rate:,.0f} images/s; torch.func.vmap takes {other / one:.1f}x as long")
 
 
-def timed(work: Callable[[], object], device: torch.device) -> float:
+def patches_or_not(config: ResNetConfig, side: int, device: torch.device) -> None:
+    """Take one step of four tasks of 25 images, by patches and without."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    clock = time.perf_counter if device.type == "cuda" else time.process_time
+    base = ResNet(config).to(device).eval()
+    images = torch.randn(4, 25, 3, side, side, device=device)
+    kernels = {n: k.detach().contiguous() for n, k in task_kernels(base, len(images)).items()}
+    leaves = {name: kernel.requires_grad_() for name, kernel in kernels.items()}
+
+    def embed(patches: bool) -> Tensor:
+        with torch.autocast("cuda", torch.bfloat16, enabled=images.is_cuda):
+            return embed_tasks(base, leaves, images, patches)
+
+    def learn(patches: bool) -> object:
+        return torch.autograd.grad(embed(patches).square().sum(), list(leaves.values()))
+
+    def classify(patches: bool) -> object:
+        with torch.no_grad():
+            return embed(patches)
+
+    print(f"torch {torch.__version__}, {device}, width {config.width}, {side} px, 4 x 25 images")
+    for name, step in (("learning step", learn), ("forward pass", classify)):
+        seconds: dict[bool, list[float]] = {True: [], False: []}
+        for _ in range(TURNS + 1):  # the first one warms up
+            for patches, taken in seconds.items():
+                taken.append(timed(lambda: step(patches), device, clock))  # noqa: B023 (run at once)
+        one, other = (statistics.median(taken[1:]) for taken in seconds.values())
+        print(f"{name}: {one:.3f} s by patches, {other:.3f} s without, {one / other:.2f}x as long")
+
+
+def timed(
+    work: Callable[[], object],
+    device: torch.device,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
     """Run once; seconds."""
     if device.type == "cuda":
         torch.cuda.synchronize()
-    start = time.perf_counter()
+    start = clock()
     work()
     if device.type == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 if __name__ == "__main__":

@@ -451,3 +451,22 @@ def test_unknown_names(options: dict[str, str], hint: str) -> None:
     with pytest.raises(PolyshotError, match=f"Did you mean {hint}") as error:
         FewShotClassifier(POOL, **options)  # type: ignore[arg-type]
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("rates", "bars"),
+    [((0.05,), {"images", "learn"}), ((0.05, 0.5), {"images", "try rates", "learn"})],
+)
+def test_learning_shows_how_far_it_is(rates: tuple[float, ...], bars: set[str]) -> None:
+    adaptation = replace(POOL.adaptation, rates=rates, updates=3)
+    told: dict[str, list[tuple[int, int]]] = {}
+    FewShotClassifier(replace(POOL, adaptation=adaptation), "base", "tsa").fit(
+        *examples(4, 4, 4),
+        lambda what, done, total: told.setdefault(what, []).append((done, total)),
+    )
+    assert set(told) == bars
+    for what, steps in told.items():
+        done, totals = zip(*steps, strict=True)
+        assert list(done) == sorted(set(done)) and done[-1] == totals[0], what
+        assert len(set(totals)) == 1
+    assert told["learn"][-1] == (3 * 12, 3 * 12)  # updates x images

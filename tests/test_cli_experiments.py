@@ -24,11 +24,11 @@ SMALL = {
     "model.width": 4,
     "base.steps": 6,
     "base.batch": 16,
-    "base.validate_every": 3,
+    "base.validate_every": 6,
     "base.warm_up": 2,
     "modulator.steps": 2,
     "modulator.episodes": 1,
-    "modulator.validate_every": 1,
+    "modulator.validate_every": 2,
     "selector.steps": 6,
     "selector.tasks": 8,
     "validation_episodes": 4,
@@ -109,7 +109,8 @@ def test_every_cell_of_the_tables_is_there(grid: Path) -> None:
 
 def test_beyond_the_paper_is_run_where_it_is_asked_for(packs: Path, tmp_path: Path) -> None:
     few = ("--episodes", 2, "--slow-episodes", 2, "--shots", 5, "--targets", "glyphs")
-    words = options(packs, tmp_path, *few, *fast(), "--methods", "base,auto", "--beyond")
+    which = ("--methods", "base,auto", "--beyond")
+    words = options(packs, tmp_path, *few, *which, adaptation_updates=5)
     assert done("reproduce", "seen", *words).startswith("8 cells: 0 were there, 8 measured")
     found = {(result.method, result.adaptation) for result in read_grid(tmp_path).results}
     assert found == {(m, a) for m in ("base", "auto") for a in ("none", "head", "pa", "tsa")}
@@ -246,7 +247,8 @@ def test_bad_input_is_one_line(packs: Path, tmp_path: Path) -> None:
 
 def test_two_processes_share_a_folder(packs: Path, tmp_path: Path) -> None:
     out = tmp_path / "grid"
-    words = options(packs, out, "--methods", "base,finetune,protonet", "--no-adapt", *SHORT)
+    which = ("--methods", "base,finetune,protonet", "--no-adapt", "--shots", 1)
+    words = options(packs, out, *which, *SHORT, *fast())
     command = [sys.executable, "-m", "polyshot", "reproduce", "seen", *map(str, words)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     started = [
@@ -259,13 +261,13 @@ def test_two_processes_share_a_folder(packs: Path, tmp_path: Path) -> None:
     for process in started:
         said, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
-        assert said.startswith("12 cells")
+        assert said.startswith("6 cells")
         found = re.search(r"(\d+) measured", said)
         assert found is not None
         measured += int(found[1])
-    assert measured == 12  # each cell by one of the two
+    assert measured == 6  # each cell by one of the two
     files = list((out / "results").rglob("*.jsonl"))
-    assert len(files) == 12 and all(len(read_results(file)) == 1 for file in files)
+    assert len(files) == 6 and all(len(read_results(file)) == 1 for file in files)
     assert not (out / "failures").exists()
 
 

@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -542,6 +542,29 @@ def test_info_of_a_pool(pool: Path) -> None:
 
 
 # --- Ctrl-C
+
+
+def test_ctrl_c_while_a_task_is_learned(
+    pool: Path, wild: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from polyshot import display
+
+    seen: list[str] = []
+
+    @contextmanager
+    def pressing(_: str) -> Iterator[Callable[[str, int, int], None]]:
+        def report(what: str, *_: int) -> None:
+            seen.append(what)
+            if what == "learn":
+                raise KeyboardInterrupt
+
+        yield report
+
+    monkeypatch.setattr(display, "progress", pressing)
+    command = classify(pool, wild / "examples", wild / "new")
+    outcome = polyshot(*command, "--adaptation", "tsa")
+    assert seen.count("examples") > 1 and seen.count("learn") == 1
+    assert (outcome.code, outcome.out, outcome.err) == (130, "", "Interrupted.\n")
 
 
 class Child:

@@ -14,6 +14,7 @@ import torch
 from polyshot.data.toy_packs import draw_packs
 from polyshot.pool import Pool
 from polyshot.pool_edit import grow
+from polyshot.shipping import default
 from polyshot.training.locks import locked
 
 from .test_cli_pool import SMALL, done, polyshot, refused, states, training
@@ -102,6 +103,27 @@ def test_pools_are_merged(grown: Path, own: Path, packs: Path, tmp_path: Path) -
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis").touch()
     assert "is no pool" in refused("pool", "merge", grown, own, "--out", tmp_path / "mine")
+
+
+def test_the_pool_that_ships_grows_elsewhere(
+    own: Path, packs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(default.VARIABLE, raising=False)
+    monkeypatch.setattr(default, "PACKAGED", own)
+    before = states(own)
+    more, less, both = (tmp_path / name for name in ("more", "less", "both"))
+    assert done("pool", "list") == done("pool", "list", "default")
+    done("pool", "add", "default", packs / "flowers", "--out", more, *QUICK)
+    done("pool", "remove", "default", "signs", "--out", less)
+    assert "4 members" in done("pool", "merge", "default", more, "--out", both)
+    assert Pool.load(less).members == ("base", "glyphs")
+    for place in (("default",), (own,), ("default", "--out", own), (more, "--out", own / "../own")):
+        name, *into = place
+        assert "--out" in refused("pool", "remove", name, "signs", *into)
+        assert "--out" in refused("pool", "add", name, packs / "plankton", *into, *QUICK)
+    assert "--out" in refused("pool", "merge", "default", more, "--out", own)
+    assert states(own) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["both", "less", "more", "own"]
 
 
 def test_bad_input_is_refused_and_changes_nothing(

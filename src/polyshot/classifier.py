@@ -81,7 +81,7 @@ class FewShotClassifier:
         Args:
             images: paths, PIL images, arrays or tensors of any size (`data.loading.load_images`).
             labels: one an image, text or numbers; at least two different ones.
-            report: told how many images were read.
+            report: told how many images were read, and how `tsa` comes along.
         """
         items = as_list(images)
         classes, indices = check_labels(labels, len(items))
@@ -91,7 +91,7 @@ class FewShotClassifier:
         support = Support(Members(self.pool, self.batch), pixels, indices)
         rule = find_rule(self.rule, self.pool)
         asks_none = self.none_rate is not None
-        task = SingleTask(self.pool, support, rule, self.adaptation, nearness=asks_none)
+        task = SingleTask(self.pool, support, rule, self.adaptation, asks_none, report)
         threshold = None
         if task.nearness is not None and self.none_rate is not None:
             threshold = set_threshold(task.nearness.examples, self.none_rate)
@@ -255,12 +255,18 @@ def label_files(
         queries: files, or folders that are searched for images.
         rule: how members are weighed.
         adaptation: `none`, `head`, `pa` or `tsa`.
-        report: told how many images were read.
+        report: told how many images were read, and how `tsa` comes along.
         none_rate: share of false alarms at which files may be `none of these`.
     """
     paths = loading.read_queries(queries)  # a wrong name shows before any work
+    examples, labels = loading.read_support(support)
+
+    def of_examples(what: str, done: int, total: int) -> None:
+        if report:  # a bar of their own: the queries are images, too
+            report("examples" if what == "images" else what, done, total)
+
     classifier = FewShotClassifier(pool, rule, adaptation, none_rate=none_rate)
-    classifier.fit(*loading.read_support(support))
+    classifier.fit(examples, labels, of_examples)
     estimate = classifier.estimate() if classifier.can_estimate else None
     chances, none = classifier._answer(paths, report)
     rows = []

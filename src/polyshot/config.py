@@ -6,14 +6,13 @@ network trained the way that measurements on real images recommend.
 
 import dataclasses
 import json
-import types
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from polyshot.data.augment import STRONG, WEAK, Augment
 from polyshot.data.shapes import EpisodeShape
+from polyshot.dataclass_text import build, replaced
 from polyshot.errors import PolyshotError, near, some
 from polyshot.models.heads import Metric
 from polyshot.models.modulators import Kind
@@ -255,7 +254,7 @@ def override(config: Config, options: Sequence[str]) -> Config:
         name, equals, text = option.partition("=")
         if not equals:
             raise PolyshotError(f"The option '{option}' must look like base.steps=100.")
-        config = _replaced(config, name.strip().split("."), text.strip(), option)
+        config = replaced(config, name.strip().split("."), text.strip(), option)
     return config
 
 
@@ -267,7 +266,7 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def from_dict(plain: Mapping[str, Any]) -> Config:
     """Read a config back from plain data."""
-    made = _build(Config, plain)
+    made = build(Config, plain)
     assert isinstance(made, Config)
     return made
 
@@ -281,51 +280,3 @@ def differences(one: Config, other: Config) -> list[str]:
         return [] if a == b else [f"{path[1:]}: {a} and {b}"]
 
     return walk(to_dict(one), to_dict(other), "")
-
-
-def _replaced(node: Any, names: Sequence[str], text: str, option: str) -> Any:
-    fields = {f.name: f for f in dataclasses.fields(node)}
-    if names[0] not in fields:
-        known = ", ".join(fields)
-        raise PolyshotError(
-            f"The option '{option}' names no field '{names[0]}', only {known}."
-            + near(names[0], fields)
-        )
-    value = getattr(node, names[0])
-    if dataclasses.is_dataclass(value) != (len(names) > 1):
-        raise PolyshotError(f"The option '{option}' must name one value, like base.steps=100.")
-    if len(names) > 1:
-        new = _replaced(value, names[1:], text, option)
-    else:
-        new = _parsed(typing.get_type_hints(type(node))[names[0]], text, option)
-    return dataclasses.replace(node, **{names[0]: new})
-
-
-def _parsed(kind: Any, text: str, option: str) -> Any:
-    """Read a value of a field's type from the command line."""
-    try:
-        value = text if kind is str or typing.get_origin(kind) is Literal else json.loads(text)
-        return _build(kind, value)
-    except (ValueError, TypeError):
-        raise PolyshotError(f"The option '{option}' has a value of the wrong kind.") from None
-
-
-def _build(kind: Any, value: Any) -> Any:
-    """Make a value of a type from plain data; ValueError or TypeError where it does not fit."""
-    if dataclasses.is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
-        return kind(**{name: _build(hints[name], item) for name, item in value.items()})  # type: ignore[operator]
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Literal:
-        if value not in arguments:
-            raise ValueError(value)
-        return value
-    if origin is tuple:
-        return tuple(_build(arguments[0], item) for item in value)
-    if origin in (typing.Union, types.UnionType):
-        return None if value is None else _build(arguments[0], value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if type(value) is not kind:
-        raise TypeError(value)
-    return value

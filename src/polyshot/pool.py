@@ -62,14 +62,14 @@ class Pool:
     """Whether the selector's input, the mean embedding, is scaled to unit norm first."""
     scales: list[float] = field(default_factory=list)
     """One a member: logits are scale * (cosine or -squared distance); 1 where none is given."""
-    statistics: dict[str, SourceTasks] = field(default_factory=dict)
-    """By source, what is kept of the selector's tasks; without it the selector cannot grow."""
     adaptation: AdaptationConfig = field(default_factory=AdaptationConfig)
     """What `adaptation="head"` does."""
     about: dict[str, Any] = field(default_factory=dict)
     """How it was trained, and its measured accuracy; plain data."""
     urt: MemberAttention | None = None
     """What the rule `urt` asks; it serves any number of members."""
+    statistics: dict[str, SourceTasks] = field(default_factory=dict)
+    """By source, what is kept of the selector's tasks; without it the selector cannot grow."""
 
     def __post_init__(self) -> None:
         self.strengths = {name: self.strengths.get(name, 1.0) for name in self.modulators}

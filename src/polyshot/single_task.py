@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polyshot.data.loading import Progress
 from polyshot.device import one_thread
 from polyshot.embedding import embed_batches, fused
 from polyshot.methods.blend import TaskNetworks, blended_scale
@@ -39,7 +40,13 @@ class SingleTask:
     """A support set that has been learned from; it keeps what questions need, and no more."""
 
     def __init__(
-        self, pool: Pool, support: Support, rule: Rule, adaptation: str, nearness: bool = False
+        self,
+        pool: Pool,
+        support: Support,
+        rule: Rule,
+        adaptation: str,
+        nearness: bool = False,
+        report: Progress | None = None,
     ) -> None:
         """Learn from the support set; with `nearness`, also what `answer` needs to tell it."""
         self.pool, self.mask, self.adaptation = pool, support.mask, adaptation
@@ -52,7 +59,7 @@ class SingleTask:
         own: TaskNetworks | None = None
         diverged = torch.zeros(1, dtype=torch.bool)
         if learns:
-            own, diverged = own_networks(pool, support, rule, weights, adaptation)
+            own, diverged = own_networks(pool, support, rule, weights, adaptation, report)
         self.adapted = own is not None if learns else adaptation == "head"
         """Whether the adaptation is used."""
         self._network = None if own is None else fused(own.folded())

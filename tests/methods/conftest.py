@@ -27,7 +27,7 @@ TINY = Config(
     ),
     modulator=ModulatorConfig(steps=4, episodes=2, shape=SHAPE, validate_every=2),
     selector=SelectorConfig(steps=6, tasks=12, batch=8, hidden=8, validate_every=4),
-    adaptation=AdaptationConfig(steps=15),
+    adaptation=AdaptationConfig(steps=15, updates=8),
     shape=SHAPE,
     validation_episodes=6,
 )

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig
+from polyshot.methods.adadelta import Adadelta
 from polyshot.methods.opinions import form_opinion
 from polyshot.methods.pa import Maps, learn_maps
 from polyshot.methods.support_learning import (
-    _Adadelta,
     _learn,
     _loss,
     compact,
@@ -103,7 +103,7 @@ def test_the_optimiser_is_adadelta() -> None:
     draw = torch.Generator().manual_seed(0)
     start = [torch.randn(2, 3, 4, generator=draw), torch.randn(2, 5, generator=draw)]
     ours = [value.clone() for value in start]
-    optimiser = _Adadelta(ours, [torch.tensor([0.1, 1.0]), torch.tensor([0.2, 2.0])])
+    optimiser = Adadelta(ours, [torch.tensor([0.1, 1.0]), torch.tensor([0.2, 2.0])])
     theirs = [[v[task].clone().requires_grad_() for v in start] for task in range(2)]
     rates = [(0.1, 0.2), (1.0, 2.0)]
     others = [

@@ -1,3 +1,4 @@
+import copy
 from typing import get_args
 
 import pytest
@@ -13,6 +14,7 @@ from polyshot.models.task_modulators import (
     embed_modulated,
     fold_task,
     no_weights,
+    rows_of_one,
     stem,
     task_modulators,
 )
@@ -20,6 +22,44 @@ from polyshot.models.task_modulators import (
 from .reference import assert_near, copied, random_base, random_modulator, same_states
 
 KINDS = get_args(Kind)
+
+
+def weights_of(modulators: list[Modulator]) -> list[torch.nn.Parameter]:
+    return [modulator.get_parameter("layer2.0.conv1.weight") for modulator in modulators]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_modulators_are_moved_side_by_side_once(kind: Kind) -> None:
+    config = ResNetConfig(width=2, stem="small")
+    modulators = [random_modulator(config, kind, i) for i in range(3)]
+    before = copied(torch.nn.ModuleList(modulators))
+    name = "bias" if kind == "channel" else "weight"
+    parameters = [modulator.get_parameter(f"layer2.0.conv1.{name}") for modulator in modulators]
+    moved = rows_of_one(parameters)
+    assert torch.equal(moved, torch.stack(list(parameters)))
+    again = rows_of_one(parameters)
+    assert again.data_ptr() == moved.data_ptr() and torch.equal(again, moved)
+    assert rows_of_one(parameters[:2]).data_ptr() == moved.data_ptr()
+    assert same_states(torch.nn.ModuleList(modulators), before)
+
+
+def test_rows_are_never_stale() -> None:
+    config = ResNetConfig(width=2, stem="small")
+    modulators = [random_modulator(config, "conv1x1", i) for i in range(3)]
+    rows_of_one(weights_of(modulators))
+    with torch.no_grad():
+        weights_of(modulators)[1].add_(1)
+    modulators[2].double().float()  # memory of its own again
+    weights_of(modulators)[2].data.mul_(2)
+    for some in (modulators, modulators[1:], modulators[::-1], copy.deepcopy(modulators)):
+        assert torch.equal(rows_of_one(weights_of(some)), torch.stack(weights_of(some)))
+
+
+def test_rows_of_a_pool_that_was_loaded_for_inference() -> None:
+    with torch.inference_mode():
+        modulators = [random_modulator(ResNetConfig(width=2), "conv1x1", i) for i in range(2)]
+    together = rows_of_one(weights_of(modulators))
+    assert torch.equal(together, torch.stack(weights_of(modulators)))
 
 
 def gentle(config: ResNetConfig, kind: Kind, seed: int) -> Modulator:

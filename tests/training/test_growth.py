@@ -1,6 +1,7 @@
 """A pool grows by one domain: the rest stays to the bit, and nothing is forgotten."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,9 +32,17 @@ from .test_run import Interrupt
 
 
 @pytest.fixture(scope="module")
-def pool(packs: list[Pack], tmp_path_factory: pytest.TempPathFactory) -> Pool:
+def run(packs: list[Pack], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a training; tests that change it copy it."""
     torch.set_num_threads(1)
-    return train(packs, SMALL, tmp_path_factory.mktemp("grow") / "run", device="cpu")
+    folder = tmp_path_factory.mktemp("grow") / "run"
+    train(packs, SMALL, folder, device="cpu")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pool(run: Path) -> Pool:
+    return Pool.load(run / "pool")
 
 
 @pytest.fixture(scope="module")
@@ -268,24 +277,24 @@ def test_members_are_picked_by_their_columns(case: tuple[int, list[int | None]])
 
 
 def test_a_run_of_a_version_without_statistics_gets_them(
-    packs: list[Pack], config: Config, tmp_path: Path
+    packs: list[Pack], pool: Pool, run: Path, tmp_path: Path
 ) -> None:
-    whole = train(packs, config, tmp_path, device="cpu")
-    selector = (tmp_path / "steps" / "selector.safetensors").stat().st_mtime_ns
-    (tmp_path / "steps" / "task_statistics.safetensors").unlink()
-    replace(whole, statistics={}).save(tmp_path / "pool")
-    again = train(packs, config, tmp_path, device="cpu")
-    assert list(again.statistics) == ["signs", "textures"] and again.hash == whole.hash
-    assert (tmp_path / "steps" / "selector.safetensors").stat().st_mtime_ns == selector
+    own = shutil.copytree(run, tmp_path / "run")
+    selector = (own / "steps" / "selector.safetensors").stat().st_mtime_ns
+    (own / "steps" / "task_statistics.safetensors").unlink()
+    replace(pool, statistics={}).save(own / "pool")
+    again = train(packs, SMALL, own, device="cpu")
+    assert list(again.statistics) == ["signs", "textures"] and again.hash == pool.hash
+    assert (own / "steps" / "selector.safetensors").stat().st_mtime_ns == selector
 
 
 def test_a_run_does_not_overwrite_a_pool_that_was_changed(
-    packs: list[Pack], config: Config, tmp_path: Path
+    packs: list[Pack], pool: Pool, run: Path, tmp_path: Path
 ) -> None:
-    whole = train(packs, config, tmp_path, device="cpu")
-    whole.remove("signs").save(tmp_path / "pool")
+    own = shutil.copytree(run, tmp_path / "run")
+    pool.remove("signs").save(own / "pool")
     with pytest.raises(PolyshotError, match=r"was changed by 'polyshot pool'.*move it away"):
-        train(packs, config, tmp_path, device="cpu")
+        train(packs, SMALL, own, device="cpu")
 
 
 def test_statistics_that_do_not_fit_are_refused(pool: Pool) -> None:

@@ -33,19 +33,32 @@ for command in (
     app.command()(command)
 
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run the program: bad input is one line and exit code 2, Ctrl-C is exit code 130."""
+    """Run the program: bad input is one line and exit code 2, Ctrl-C is one and exit code 130."""
     try:
         app(arguments)
     except PolyshotError as error:
         _say_error(str(error))
         sys.exit(2)
     except KeyboardInterrupt:
-        sys.exit(130)
+        _say_interrupted()
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # typer has caught it
+            _say_interrupted()
+        raise
     except BrokenPipeError:  # the reader of our output (head, less) has seen enough
         sys.stderr.close()
         sys.exit(0)
     sys.exit(0)
+
+
+def _say_interrupted() -> NoReturn:
+    typer.echo("Interrupted.", err=True)
+    sys.exit(INTERRUPTED)
 
 
 def _say_error(message: str) -> None:

@@ -30,7 +30,11 @@ def classify(
         typer.Option(help="How members are weighed: auto, select, average, base, member:<domain>."),
     ] = "auto",
     adaptation: Annotated[
-        str, typer.Option(help="What is learned on the examples: none, head, pa or tsa.")
+        str,
+        typer.Option(
+            help="What is learned on the examples: none, head, pa or tsa. tsa learns a network: "
+            "without a GPU that takes about 0.6 seconds an example, the others far less."
+        ),
     ] = "head",
     none_rate: Annotated[
         float | None,

@@ -53,7 +53,7 @@ def evaluate(
         str | None,
         typer.Option(
             help="Also with these adaptations: head,pa,tsa; if not given, of packs none, of "
-            "images head.",
+            "images head. Without a GPU tsa takes about 0.6 seconds an example in every episode.",
             show_default=False,
         ),
     ] = None,

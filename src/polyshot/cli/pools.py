@@ -6,16 +6,23 @@ from typing import Annotated
 import typer
 
 from polyshot.cli.options import Device
+from polyshot.shipping.default import NAME
 
 pools = typer.Typer(help="Let pools grow: add, remove, list, merge.", no_args_is_help=True)
 
 PoolPath = Annotated[
     str,
-    typer.Argument(help="A pool: a folder made by 'train', or 'default'.", show_default=False),
+    typer.Argument(
+        help="A pool: a folder made by 'train', or 'default', the one that ships.",
+        show_default=False,
+    ),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(help="Write the new pool here; without it, in place.", show_default=False),
+    typer.Option(
+        help="Write the new pool here; without it, in place ('default' needs it).",
+        show_default=False,
+    ),
 ]
 NoSelector = Annotated[
     bool,
@@ -84,7 +91,7 @@ def remove(
 
 
 @pools.command("list")
-def list_(pool: PoolPath) -> None:
+def list_(pool: PoolPath = NAME) -> None:
     """List a pool's members: strength, scale, validation, gain, and how they came in.
 
     Example: polyshot pool list run/pool
@@ -123,8 +130,9 @@ def merge(
     from polyshot.pool import Pool
     from polyshot.pool_edit import merge as join
     from polyshot.pool_files import check_destination
-    from polyshot.shipping.default import pool_path
+    from polyshot.shipping.default import check_not_shipped, pool_path
 
+    check_not_shipped(out)
     check_destination(out)
     pair = [Pool.load(pool_path(each)) for each in (one, other)]
     with progress("tasks") as report:
@@ -136,11 +144,12 @@ def merge(
 def _folders(pool: str, out: Path | None) -> tuple[Path, Path]:
     """Return where a pool is and where the changed one goes; the one that ships is not changed."""
     from polyshot.errors import PolyshotError
-    from polyshot.shipping.default import NAME, pool_path
+    from polyshot.shipping.default import check_not_shipped, pool_path
 
     folder = pool_path(pool)
     if out is None and pool == NAME:
         raise PolyshotError(
             "The pool that ships is not changed in place: name a folder with --out."
         )
+    check_not_shipped(out or folder)
     return folder, out or folder

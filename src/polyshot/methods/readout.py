@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig
+from polyshot.data.loading import Progress
 from polyshot.errors import PolyshotError, near, some
 from polyshot.methods.blend import TaskNetworks, blend_networks
 from polyshot.methods.opinions import Opinion, form_opinion, prepared
@@ -136,7 +137,12 @@ def _answers(
 
 
 def own_networks(
-    pool: "Pool", tasks: TaskBatch, rule: Rule, weights: Tensor, adaptation: str
+    pool: "Pool",
+    tasks: TaskBatch,
+    rule: Rule,
+    weights: Tensor,
+    adaptation: str,
+    report: Progress | None = None,
 ) -> tuple[TaskNetworks | None, Tensor]:
     """Give tasks networks of their own, where rule or adaptation do so.
 
@@ -146,6 +152,7 @@ def own_networks(
         rule: any, for `tsa`; else one that mixes modulators.
         weights: the rule's, ``[E, M]``.
         adaptation: any.
+        report: told how `tsa` comes along.
 
     Returns:
         Networks of all tasks; by `tsa` of those that gain by learning, None if none does. And bool
@@ -162,7 +169,7 @@ def own_networks(
         half = _answers(pool, HeldOut(tasks, known, places), [rule], [weights], "none")
         return half.probabilities[0].clamp(min=1e-9).log().to(pool.device)
 
-    learned, diverged = learn_networks(pool, tasks, weights, plain)
+    learned, diverged = learn_networks(pool, tasks, weights, plain, report)
     return learned, diverged.cpu()
 
 

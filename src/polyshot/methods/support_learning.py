@@ -16,11 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig
+from polyshot.data.loading import Progress
+from polyshot.methods.adadelta import Adadelta
 from polyshot.models.heads import prototypes
 
 SHARPNESS = 10.0
 """Logits of the loss are this times the cosine, as in URL and TSA (Li et al., 2021, 2022)."""
-DECAY, EPS = 0.9, 1e-6  # Adadelta's usual ones
 MARGIN = 0.1
 """Share of the images tried that another rate must be right on more often than the first."""
 FACTORS = [2 ** (k / 2) for k in range(-4, 5)]
@@ -69,6 +70,7 @@ def learn_tasks(
     config: AdaptationConfig,
     usual: Tensor,
     plain: Callable[[Tensor, Tensor], Tensor],
+    report: Progress | None = None,
 ) -> Learned:
     """Learn from each support set at the first rate, or at another that its halves clearly prefer.
 
@@ -80,6 +82,7 @@ def learn_tasks(
         plain: answers without learning. It is given bool ``[E, W, S]`` of the images to learn from
             and places int64 ``[E, W, S']`` of the images to classify, and returns logarithms of
             probabilities ``[E, W * S', W]``.
+        report: told of each update, in images: ``try rates`` where there are several, ``learn``.
 
     """
     worth = (present.sum(-1) > 1).any(-1) & (present.shape[1] > 1)  # one class is the answer
@@ -87,7 +90,7 @@ def learn_tasks(
     rates = torch.full((len(rows),), config.rates[0], device=present.device)
     scale = usual[rows]
     if len(config.rates) > 1 and len(rows):
-        rates, scale = _choose(task, rows, present, config, usual, plain)
+        rates, scale = _choose(task, rows, present, config, usual, plain, report)
     rows, rates, scale = (kept[rates > 0] for kept in (rows, rates, scale))
     if not len(rows):
         nothing = usual.new_zeros(0, present.shape[1], 0)
@@ -95,9 +98,10 @@ def learn_tasks(
     places, there = compact(present[rows])
     parts: list[tuple[list[Tensor], Tensor]] = []
     step = task.at_once(places.shape[1] * places.shape[2])
+    count = _Counter(report, "learn", config.updates * places.numel())
     for cut in torch.split(torch.arange(len(rows), device=rows.device), step):
         leaves, embeddings = _learn(
-            task, rows[cut], places[cut], there[cut], rates[cut], config.updates
+            task, rows[cut], places[cut], there[cut], rates[cut], config.updates, count
         )
         parts.append((leaves, _centres(embeddings, there[cut])))
     leaves = [torch.cat(tensors) for tensors in zip(*(each for each, _ in parts), strict=True)]
@@ -164,6 +168,7 @@ def _choose(
     config: AdaptationConfig,
     usual: Tensor,
     plain: Callable[[Tensor, Tensor], Tensor],
+    report: Progress | None,
 ) -> tuple[Tensor, Tensor]:
     """Find the rate of the tasks `rows`, 0 for no learning, and the scale of their logits: [k].
 
@@ -178,10 +183,13 @@ def _choose(
     labels = ways.repeat_interleave(count).repeat(2).expand(len(rows), -1)  # [k, 2 * W * S']
     counted = there.flatten(2).transpose(0, 1).flatten(1)[rows]
 
+    learned_from = config.updates * sources[:, rows].numel()  # by both halves, at one rate
+    counter = _Counter(report, "try rates", len(config.rates) * learned_from)
+
     def answers(rate: float) -> Tensor:
         """Classify each half by the other: scores [k, 2 * W * S', W]."""
         by_half = [
-            _tried(task, rows, sources[side], from_there[side], places[side], rate, config)
+            _tried(task, rows, sources[side], from_there[side], places[side], rate, config, counter)
             if rate
             else plain(known[side], places[side])[rows]
             for side in (0, 1)
@@ -207,13 +215,14 @@ def _tried(
     places: Tensor,
     rate: float,
     config: AdaptationConfig,
+    count: "_Counter",
 ) -> Tensor:
     """Learn from one half and compare the other with it: cosines [k, W * S', W]."""
     parts = []
     for chosen in torch.split(rows, task.at_once(sources.shape[1] * sources.shape[2])):
         rates = torch.full((len(chosen),), rate, device=rows.device)
         leaves, embeddings = _learn(
-            task, chosen, sources[chosen], there[chosen], rates, config.updates
+            task, chosen, sources[chosen], there[chosen], rates, config.updates, count
         )
         with torch.no_grad():
             queries = task.embed(leaves, chosen, task.inputs(chosen, places[chosen]))
@@ -223,17 +232,25 @@ def _tried(
 
 
 def _learn(
-    task: Learnable, rows: Tensor, places: Tensor, there: Tensor, rates: Tensor, steps: int
+    task: Learnable,
+    rows: Tensor,
+    places: Tensor,
+    there: Tensor,
+    rates: Tensor,
+    steps: int,
+    count: "_Counter | None" = None,
 ) -> tuple[list[Tensor], Tensor]:
     """Learn by steps on the images at `places`: what was learned, and embeddings [k, W, S', d]."""
     way, shot = places.shape[1:]
     with torch.enable_grad():
         inputs = task.inputs(rows, places)
         leaves = [leaf.requires_grad_() for leaf in task.start(rows)]
-        optimiser = _Adadelta(leaves, [pace * rates for pace in task.paces])
+        optimiser = Adadelta(leaves, [pace * rates for pace in task.paces])
         for _ in range(steps):
             embeddings = task.embed(leaves, rows, inputs).view(len(rows), way, shot, -1)
             optimiser.step(torch.autograd.grad(_loss(embeddings, there), leaves))
+            if count:
+                count.add(places.numel())
     learned = [leaf.detach() for leaf in leaves]
     with torch.no_grad():
         return learned, task.embed(learned, rows, inputs).view(len(rows), way, shot, -1)
@@ -256,23 +273,13 @@ def _centres(embeddings: Tensor, there: Tensor) -> Tensor:
     return F.normalize(prototypes(F.normalize(embeddings, dim=-1), there), dim=-1)
 
 
-class _Adadelta:
-    """Adadelta (Zeiler, 2012) with a learning rate for each task."""
+class _Counter:
+    """Counts the images that were learned from, of all that will be."""
 
-    def __init__(self, leaves: Sequence[Tensor], rates: Sequence[Tensor]):
-        self.leaves = leaves
-        self.rates = [
-            rate.view(-1, *[1] * (leaf.ndim - 1)) for rate, leaf in zip(rates, leaves, strict=True)
-        ]
-        self.squares = [torch.zeros_like(leaf) for leaf in leaves]
-        self.moves = [torch.zeros_like(leaf) for leaf in leaves]
+    def __init__(self, report: Progress | None, name: str, total: int):
+        self.report, self.name, self.total, self.done = report, name, total, 0
 
-    @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor]) -> None:
-        """Move the leaves in place."""
-        every = (self.leaves, gradients, self.rates, self.squares, self.moves)
-        for leaf, gradient, rate, square, move in zip(*every, strict=True):
-            square.mul_(DECAY).addcmul_(gradient, gradient, value=1 - DECAY)
-            change = (move + EPS).div_(square + EPS).sqrt_().mul_(gradient)
-            move.mul_(DECAY).addcmul_(change, change, value=1 - DECAY)
-            leaf.sub_(change.mul_(rate))
+    def add(self, images: int) -> None:
+        self.done += images
+        if self.report:
+            self.report(self.name, self.done, self.total)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig
+from polyshot.data.loading import Progress
 from polyshot.device import bf16_on
 from polyshot.methods.blend import TaskNetworks, blended, blended_scale
 from polyshot.methods.inner_loop import tasks_at_once
@@ -82,6 +83,7 @@ def learn_networks(
     tasks: TaskBatch,
     weights: Tensor,
     plain: Callable[[Tensor, Tensor], Tensor],
+    report: Progress | None = None,
 ) -> tuple[TaskNetworks | None, Tensor]:
     """Learn a network for each task that gains by it.
 
@@ -90,6 +92,7 @@ def learn_networks(
         tasks: E of them.
         weights: ``[E, M]`` of the members, by the rule.
         plain: the rule's own answers on halves of the support sets (`learn_tasks`).
+        report: told of each update (`learn_tasks`).
 
     Returns:
         The networks of some tasks, None if none has learned; and bool ``[E]``, whose learning
@@ -104,7 +107,8 @@ def learn_networks(
     networks = Networks(pool.base, start, tasks, names, [*[1.0] * len(names), PACE])
     scale = blended_scale(pool, weights)
     usual = scale if pool.metric == "cosine" else torch.full_like(scale, USUAL_SCALE)
-    found = learn_tasks(networks, _present(tasks, pool.device), pool.adaptation, usual, plain)
+    present = _present(tasks, pool.device)
+    found = learn_tasks(networks, present, pool.adaptation, usual, plain, report)
     if not len(found.rows):
         return None, found.diverged
     opinion = Opinion(found.centres, None, found.scale, unit=True, maps=found.leaves[-1])

@@ -46,8 +46,10 @@ class Modulator(nn.Module):
             )
         self.config = config
         self.kind = kind
+        self.holders: dict[str, nn.Module] = {}
+        """The module that holds a layer's parameters, by the convolution's name."""
         for layer in modulated_layers(config):
-            holder = self._holder(layer)
+            holder = self.holders[layer.conv] = self._holder(layer)
             if kind == "conv1x1":
                 holder.weight = nn.Parameter(torch.zeros(layer.outputs, layer.inputs, 1, 1))
             else:

@@ -50,13 +50,12 @@ def task_modulators(
             to the base.
 
     """
-    own = [dict(modulator.named_parameters()) for modulator in modulators]
     weights, slopes, shifts = {}, {}, {}
 
-    def mixed(name: str) -> Tensor:
+    def mixed(conv: str, name: str) -> Tensor:
         """Return the weighted sum of a parameter, [E, ...]."""
-        stacked = torch.stack([values[name] for values in own])  # [M, ...]
-        total: Tensor = torch.tensordot(shares.to(stacked), stacked, 1)
+        together = rows_of_one([getattr(each.holders[conv], name) for each in modulators])
+        total: Tensor = torch.tensordot(shares.to(together), together, 1)
         return total
 
     with torch.no_grad():
@@ -66,15 +65,43 @@ def task_modulators(
             slope = norm.get_parameter("weight") * torch.rsqrt(variance + BN_EPS)  # [outputs]
             shift = norm.get_parameter("bias") - mean * slope
             slopes[conv], shifts[conv] = slope.unsqueeze(0), shift.unsqueeze(0)
-            if own and modulators[0].kind == "conv1x1":
-                weights[conv] = mixed(f"{conv}.weight").flatten(2)  # [E, outputs, inputs]
-                shifts[conv] = shift + slope * mixed(f"{conv}.bias")
-            elif own:
+            if modulators and modulators[0].kind == "conv1x1":
+                weights[conv] = mixed(conv, "weight").flatten(2)  # [E, outputs, inputs]
+                shifts[conv] = shift + slope * mixed(conv, "bias")
+            elif modulators:
                 of_base = 1 - shares.to(slope).sum(1, keepdim=True)  # [E, 1]: its scale is 1
-                scale = of_base + mixed(f"{conv}.scale")
+                scale = of_base + mixed(conv, "scale")
                 slopes[conv] = slope * scale
-                shifts[conv] = shift * scale + mixed(f"{conv}.bias")
+                shifts[conv] = shift * scale + mixed(conv, "bias")
     return TaskModulators(weights, slopes, shifts)
+
+
+def rows_of_one(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Return parameters of one shape as the rows of one tensor ``[M, ...]``.
+
+    The first time their values are moved there, and the parameters are its rows from then on:
+    mixing a hundred modulators is one product over memory that lies in order, without copying them
+    for every task, and changing a parameter changes its row.
+    """
+    first = parameters[0]
+    size = first.numel() * first.element_size()
+    start, memory = first.data_ptr(), first.untyped_storage()
+    # Rows stand behind each other in the first one's own memory.
+    room = memory.data_ptr() + memory.nbytes() - start
+    if room >= size * len(parameters) and all(
+        each.data_ptr() == start + i * size and each.is_contiguous()
+        for i, each in enumerate(parameters)
+    ):
+        values = first.detach().contiguous()
+        shape = len(parameters), *first.shape
+        return values.as_strided(shape, (first.numel(), *values.stride()))
+    if first.is_inference():  # such a one cannot be moved
+        return torch.stack(list(parameters))
+    with torch.inference_mode(False), torch.no_grad():
+        together = torch.stack(list(parameters))
+        for row, each in zip(together, parameters, strict=True):
+            each.data = row
+    return together
 
 
 def no_weights(base: ResNet) -> dict[str, Tensor]:

@@ -25,6 +25,14 @@ def has_default() -> bool:
     return VARIABLE in os.environ or (PACKAGED / "pool.json").is_file()
 
 
+def check_not_shipped(place: Path) -> None:
+    """Refuse to write over the pool that ships, by whatever path it is named."""
+    if place.resolve() == PACKAGED.resolve():
+        raise PolyshotError(
+            f"{place} is the pool that ships, which is not changed: name another folder with --out."
+        )
+
+
 def default_pool() -> Path:
     """Return the folder of the pool that ``default`` means; refuses where there is none."""
     if other := os.environ.get(VARIABLE):
