@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file
 
+from polyshot.classifier import label_files
 from polyshot.config import override, preset, to_dict
 from polyshot.data.pack import Pack
 from polyshot.data.toy_packs import draw_packs
@@ -317,12 +318,35 @@ def test_a_card_tells_what_a_user_should_know() -> None:
         "- modulator:one: 75.0 % on validation classes", "off equal the base (strength 0)",
         "### 5-way 5-shot, seen domains (new classes)", "### 5-way 1-shot, unseen domains",
         "| one | 81.0 ±1.0 (2 pools, 80.0 to 82.0) |", "| **average** | 70.5 |",
-        "| domain | average + head |", "3 of 4 results are of this very pool",
+        "| domain | average + head |", "3 of 4 results are of this pool's training",
         "--sources one,two,off --preset tiny --seed 3 --out run",
         "--set base.steps=7 --set modulator.kind=channel\n",
     ):  # fmt: skip
         assert part in text, part
     assert "No results were given." in card(pool)
+
+
+def test_a_card_knows_results_of_its_own_training_and_of_those_without_a_source() -> None:
+    pool = trained_pool()
+    config = pool.about["config"]
+    trained = {"preset": config["preset"], "train_seed": config["seed"], "pool": "world"}
+    text = card(
+        pool,
+        [
+            result(pool, **trained, sources=list(pool.about["packs"])),
+            result(pool, **trained | {"pool": "another"}, sources=["two"], seen=False),
+            result(pool, **trained | {"pool": "another"}, sources=["two"], seen=False, target="x"),
+        ],
+    )
+    assert "1 of 3 results are of this pool's training, the others of 1 trainings" in text
+    assert "By trainings without one, each left out in turn." in text
+
+
+def test_a_card_that_lies_with_the_pool_is_shown(packs: Path, tmp_path: Path) -> None:
+    trained_pool().save(tmp_path / "pool")
+    (tmp_path / "pool" / "CARD.md").write_text("# Mine\n")
+    assert done("card", tmp_path / "pool") == "# Mine\n"
+    assert done("card", tmp_path / "pool", "--packs", packs).startswith("# Model card\n")
 
 
 def test_a_card_keeps_validation_classes_apart() -> None:
@@ -358,3 +382,19 @@ def test_the_card_command(packs: Path, tmp_path: Path) -> None:
     assert file.read_text(encoding="utf-8").startswith("# Model card\n")
     shutil.rmtree(tmp_path / "pool")
     assert "is no pool" in refused("card", tmp_path / "pool")
+
+
+def test_the_shipped_pool_its_card_and_the_page_belong_together() -> None:
+    folder = default.PACKAGED
+    pool, text = Pool.load(folder), (folder / default.CARD).read_text(encoding="utf-8")
+    assert pool.hash[:12] in text
+    assert text == (ROOT / "docs" / "default-pool.md").read_text(encoding="utf-8")
+    assert folder_bytes(folder) < LARGEST
+    assert len(pool.modulators) == 8 and pool.selector is not None and pool.statistics
+
+
+def test_the_shipped_pool_labels_images_that_it_has_never_seen(tmp_path: Path) -> None:
+    example = draw_example(tmp_path / "example", "flowers")
+    answer = label_files(Pool.default(), example.support, [example.query])
+    right, count = example.right((row.path, row.label) for row in answer.rows)
+    assert count == 100 and right > 70  # 20 by chance

@@ -27,20 +27,31 @@ def card(
 ) -> None:
     """Write a pool's card: data and its licence, recipe, accuracy, limits, how to remake it.
 
+    The pool that ships has its card with it, with all that was measured; it is shown as it is.
+
     Example: polyshot card run/pool --packs packs --results results.jsonl --out CARD.md
     """
-    from polyshot.data.pack import open_packs
-    from polyshot.evaluation.results import read_results
-    from polyshot.experiments.card import card as describe
     from polyshot.experiments.page import write_file
-    from polyshot.pool import Pool
-    from polyshot.shipping.default import pool_path
+    from polyshot.shipping.default import CARD, pool_path
 
-    measured = [result for file in results or [] for result in read_results(file)]
-    sources = open_packs(packs) if packs else []
-    text = describe(Pool.load(pool_path(pool)), measured, sources)
+    folder = pool_path(pool)
+    written = folder / CARD
+    if written.is_file() and not (results or packs):
+        text = written.read_text(encoding="utf-8")
+    else:
+        text = _describe(folder, results or [], packs)
     if out is None:
         typer.echo(text, nl=False)
         return
     write_file(out, text)
     typer.echo(f"wrote {out}")
+
+
+def _describe(pool: Path, results: list[Path], packs: Path | None) -> str:
+    from polyshot.data.pack import open_packs
+    from polyshot.evaluation.results import read_results
+    from polyshot.experiments.card import card as describe
+    from polyshot.pool import Pool
+
+    measured = [result for file in results for result in read_results(file)]
+    return describe(Pool.load(pool), measured, open_packs(packs) if packs else [])

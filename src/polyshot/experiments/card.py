@@ -12,7 +12,7 @@ from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result
 from polyshot.experiments.compare import label
-from polyshot.experiments.report_tables import classes_in_words
+from polyshot.experiments.report_tables import classes_in_words, method_order
 from polyshot.models.resnet import parameter_count
 from polyshot.pool import Pool
 
@@ -153,6 +153,7 @@ def _accuracy(pool: Pool, results: Sequence[Result]) -> str:
     if not results:
         return "No results were given."
     parts = []
+    results = sorted(results, key=lambda r: (-r.shot, *method_order(label(r))))
     shapes = {(r.part, r.way, r.shot): None for r in results}
     for shape, seen in [(shape, seen) for shape in shapes for seen in (True, False)]:
         part, way, shot = shape
@@ -164,15 +165,35 @@ def _accuracy(pool: Pool, results: Sequence[Result]) -> str:
             counts = " or ".join(map(str, episodes))
             parts.append(
                 f"### {way}-way {shot}-shot, {kind}\n\nPercent right over {counts} tasks a "
-                f"domain, with the 95 % interval over tasks.\n\n{_table(chosen)}"
+                f"domain, with the 95 % interval over tasks.{_left_out(pool, chosen)}\n\n"
+                f"{_table(chosen)}"
             )
-    own = sum(r.pool == pool.hash for r in results)
-    others = len({r.pool for r in results} - {pool.hash})
+    own = [r for r in results if _is_own(pool, r)]
+    others = len({r.pool for r in results} - {r.pool for r in own})
     parts.append(
-        f"{own} of {len(results)} results are of this very pool"
-        + (f", the others of {others} pools of other seeds or sources." if others else ".")
+        f"{len(own)} of {len(results)} results are of this pool's training"
+        + (f", the others of {others} trainings with other seeds or sources." if others else ".")
     )
     return "\n\n".join(parts)
+
+
+def _is_own(pool: Pool, result: Result) -> bool:
+    """Whether a result is of this pool, or of its training, before weights were rounded."""
+    config = pool.about["config"]
+    trained = (config["preset"], config["seed"], list(pool.about["packs"]))
+    return pool.hash == result.pool or trained == (
+        result.preset,
+        result.train_seed,
+        result.sources,
+    )
+
+
+def _left_out(pool: Pool, results: Sequence[Result]) -> str:
+    """Say which of the unseen domains this pool has seen."""
+    names = {r.target for r in results if not r.seen and r.target in pool.about["packs"]}
+    if not names:
+        return ""
+    return f" By trainings without {', '.join(sorted(names))}, each left out in turn."
 
 
 def _table(results: Sequence[Result]) -> str:

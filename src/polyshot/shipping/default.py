@@ -8,6 +8,8 @@ from polyshot.errors import PolyshotError
 NAME = "default"
 PACKAGED = Path(__file__).parents[1] / "pools" / NAME
 """Where the pool lies that ships with the package."""
+CARD = "CARD.md"
+"""A pool's card, where it lies in its folder."""
 VARIABLE = "POLYSHOT_POOL"
 """Of the environment: the folder of another pool that takes its place."""
 
