@@ -129,8 +129,10 @@ def test_agrees_with_the_batched_methods(metric: Metric, start: str) -> None:
         support >= 0,
         lambda places: torch.from_numpy(pixels)[places],
     )
+    shared = replace(pool, adaptation=replace(pool.adaptation, tsa_share=0.4))
+    ways = [(pool, adaptation) for adaptation in ("none", "head", "pa", "tsa")]
     for rule in RULES:
-        for adaptation in ("none", "head", "pa", "tsa"):
+        for pool, adaptation in (*ways, (shared, "tsa")):
             classifier = FewShotClassifier(pool, rule, adaptation).fit(pixels[:6], labels)
             expected = predict(pool, tasks, rule, adaptation)[0]
             np.testing.assert_allclose(classifier.predict_proba(pixels[6:]), expected, atol=2e-5)

@@ -15,8 +15,8 @@ from polyshot.data.loading import Progress
 from polyshot.device import one_thread
 from polyshot.embedding import embed_batches, fused
 from polyshot.methods.blend import TaskNetworks, blended_scale
-from polyshot.methods.opinions import form_opinion
-from polyshot.methods.readout import member_opinion, own_networks
+from polyshot.methods.opinions import Opinion, form_opinion
+from polyshot.methods.readout import member_opinion, mixed_answers, own_networks
 from polyshot.methods.rules import Mix, Rule
 from polyshot.models.resnet import ResNet
 from polyshot.none_of_these import Nearness
@@ -34,6 +34,22 @@ class _Evidence(NamedTuple):
     support: Tensor
     """Raw embeddings [1, W, S, d]."""
     scale: float
+
+
+class _OwnNetwork(NamedTuple):
+    """A network of the task's own, folded, with its read-out."""
+
+    network: ResNet
+    opinion: Opinion
+
+    @classmethod
+    def of(cls, networks: TaskNetworks | None) -> "_OwnNetwork | None":
+        """Take the network of the only task, if it has one."""
+        return None if networks is None else cls(fused(networks.folded()), networks.opinion.cpu())
+
+    def logits(self, query: Tensor) -> Tensor:
+        """Judge embeddings [n, d]: logits [n, W]."""
+        return self.opinion.logits(query.unsqueeze(0))[0].T
 
 
 class SingleTask:
@@ -55,58 +71,58 @@ class SingleTask:
         self.weights = weights[0]
         """``[M]``, sum 1."""
         self._asked = asked = self.weights.nonzero().flatten().tolist()
-        blends, learns = rule.mixes == "modulators", adaptation == "tsa"
-        own: TaskNetworks | None = None
-        diverged = torch.zeros(1, dtype=torch.bool)
+        learns = adaptation == "tsa"
+        before = "none" if learns else adaptation
+        learned, diverged = None, torch.zeros(1, dtype=torch.bool)
         if learns:
-            own, diverged = own_networks(pool, support, rule, weights, adaptation, report)
-        self.adapted = own is not None if learns else adaptation == "head"
-        """Whether the adaptation is used."""
-        self._network = None if own is None else fused(own.folded())
-        """The task's own, where it has one; else the members answer."""
-        self._blend: ResNet | None = None
-        """What the evidence of a rule that blends was seen by; else it was the members."""
-        if blends:
-            before = "none" if learns else adaptation
+            learned, diverged = own_networks(pool, support, rule, weights, adaptation, report)
+        self._learned = _OwnNetwork.of(learned)
+        """What `tsa` has learned."""
+        self._share = pool.adaptation.tsa_share if learned is not None else 0.0
+        """Of what was learned in the answer; the rest is the rule's own."""
+        self._blend: _OwnNetwork | None = None
+        """What a rule that blends answers by; with another rule the members do."""
+        self._opinions: dict[int, Opinion] = {}
+        """Of the members that are asked."""
+        if rule.mixes == "modulators":
             blended, failed = own_networks(pool, support, rule, weights, before)
             assert blended is not None, "every task has its blend"
-            self._blend = fused(blended.folded())
-            self._network = self._network or self._blend
-            own, diverged = own or blended, diverged | failed
-            scale = float(blended_scale(pool, weights))
-            self._evidence = [self._seen_by(self._blend, support, scale)]
+            self._blend, diverged = _OwnNetwork.of(blended), diverged | failed
+            assert self._blend is not None
+            seen = self._embed(self._blend.network, support.images)[support.positions]
+            self._evidence = [_Evidence(1.0, seen, float(blended_scale(pool, weights)))]
         else:
             self._evidence = [
                 _Evidence(float(self.weights[i]), support.support_of(i), pool.scales[i])
                 for i in asked
             ]
-        self._opinions = {0: own.opinion.cpu()} if own is not None else {}
-        if own is None:
-            before = "none" if learns else adaptation
-            with one_thread():
-                self._opinions = {i: member_opinion(pool, support, i, None, before) for i in asked}
+            if self._share < 1:
+                with one_thread():
+                    self._opinions = {
+                        i: member_opinion(pool, support, i, None, before) for i in asked
+                    }
         self.nearness = Nearness(self._evidence, self.mask, pool.metric) if nearness else None
         """Of images to the classes, before any adaptation, where that was asked for."""
-        self._members.keep(asked if own is None or (nearness and not blends) else [])
-        if not nearness and self._network is not self._blend:
-            self._blend = None  # nobody will ask it
-        opinions = self._opinions.values()
-        if adaptation == "pa":
-            self.adapted = any(opinion.also for opinion in opinions)
+        asks_members = self._blend is None and (nearness or self._share < 1)
+        self._members.keep(asked if asks_members else [])
+        opinions = list(self._opinions.values())
+        opinions += [self._blend.opinion] if self._blend else []
+        self.adapted = {
+            "none": False,
+            "head": True,
+            "pa": any(opinion.also for opinion in opinions),
+            "tsa": learned is not None,
+        }[adaptation]
+        """Whether the adaptation is used."""
         self.diverged = bool(diverged) or any(bool(o.diverged) for o in opinions)
         """Whether the adaptation ran away, so that there is none."""
-
-    def _seen_by(self, network: ResNet, support: Support, scale: float) -> _Evidence:
-        return _Evidence(1.0, self._embed(network, support.images)[support.positions], scale)
 
     def _embed(self, network: ResNet, pixels: NDArray[np.uint8]) -> Tensor:
         return torch.cat(list(embed_batches(network, pixels, self._members.batch)))  # [n, d]
 
     def probabilities(self, pixels: NDArray[np.uint8]) -> Tensor:
         """Classify images [n, 3, size, size]: [n, W]; no image changes another's answer."""
-        if self._network is not None:
-            return self._by_own(self._embed(self._network, pixels))
-        return self._by_members(list(self._members.embed(self._asked, pixels).values()))
+        return self._judge(pixels, self._see(pixels) if self._share < 1 else [])
 
     def answer(self, pixels: NDArray[np.uint8]) -> tuple[Tensor, Tensor]:
         """Classify images: probabilities [n, W], and how near each is to its nearest class, [n].
@@ -114,24 +130,31 @@ class SingleTask:
         A network that `tsa` has learned does not tell nearness: the others are asked as well.
         """
         assert self.nearness is not None, "nearness was not asked for"
-        own = None if self._network is None else self._embed(self._network, pixels)
-        if self._blend is None:
-            seen = list(self._members.embed(self._asked, pixels).values())
-        elif own is None or self._blend is not self._network:
-            seen = [self._embed(self._blend, pixels)]
-        else:
-            seen = [own]
-        chances = self._by_members(seen) if own is None else self._by_own(own)
-        return chances, self.nearness.of(seen)
+        seen = self._see(pixels)
+        return self._judge(pixels, seen), self.nearness.of(seen)
 
-    def _by_own(self, query: Tensor) -> Tensor:
-        """Judge embeddings [n, d] of the task's own network: probabilities [n, W]."""
-        return torch.softmax(self._opinions[0].logits(query.unsqueeze(0))[0], 0).T
+    def _see(self, pixels: NDArray[np.uint8]) -> list[Tensor]:
+        """Embed images by what the rule asks: [n, d] of the blend, or of each member."""
+        if self._blend is not None:
+            return [self._embed(self._blend.network, pixels)]
+        return list(self._members.embed(self._asked, pixels).values())
 
-    def _by_members(self, queries: Sequence[Tensor]) -> Tensor:
-        """Judge embeddings [n, d] of each member that is asked: probabilities [n, W]."""
+    def _judge(self, pixels: NDArray[np.uint8], seen: Sequence[Tensor]) -> Tensor:
+        """Classify images by what was learned and by what the rule sees: [n, W]."""
+        logits = None
+        if self._learned is not None:
+            logits = self._learned.logits(self._embed(self._learned.network, pixels))
+            if self._share == 1:
+                return torch.softmax(logits, -1)
+        plain = self._by_rule(seen)
+        return plain if logits is None else mixed_answers(logits, plain, self._share)
+
+    def _by_rule(self, seen: Sequence[Tensor]) -> Tensor:
+        """Judge embeddings [n, d], as `_see` makes them: probabilities [n, W]."""
+        if self._blend is not None:
+            return torch.softmax(self._blend.logits(seen[0]), -1)
         scored = []
-        for (member, opinion), query in zip(self._opinions.items(), queries, strict=True):
+        for (member, opinion), query in zip(self._opinions.items(), seen, strict=True):
             scores = opinion.scores(query.unsqueeze(0))[0].T  # [n, W]
             scored.append((float(self.weights[member]), scores, float(opinion.scale)))
         return mix(scored, self._mixes)

@@ -150,6 +150,22 @@ def test_learning_may_start_from_the_rules_blend_the_base_or_the_heaviest_member
         torch.testing.assert_close(answers("select", "rule")[e], expected, **close)
 
 
+@pytest.mark.parametrize("name", ["auto", "blend"])
+def test_the_rule_may_keep_a_share_of_the_answer(name: str) -> None:
+    pool = random_pool()
+    tasks = picture_tasks(pool)
+
+    def answer(share: float) -> Tensor:
+        own = replace(ALWAYS, tsa_share=share)
+        return predict(replace(pool, adaptation=own), tasks, name, "tsa")
+
+    plain, learned, mixed = predict(pool, tasks, name), answer(1.0), answer(0.25)
+    torch.testing.assert_close(answer(0.0), plain)
+    expected = (0.25 * learned.log() + 0.75 * plain.log()).softmax(-1)
+    torch.testing.assert_close(mixed, expected, atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(learned, plain, atol=1e-3)
+
+
 @pytest.mark.parametrize("name", ["auto", "select", "blend", "base"])
 def test_at_one_shot_tsa_is_off(name: str) -> None:
     pool = random_pool()
