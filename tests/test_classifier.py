@@ -26,6 +26,7 @@ from polyshot.models.heads import Metric
 from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.selector import Selector
+from polyshot.models.views import Views
 from polyshot.pool import Pool
 from tests.models.reference import random_modulator
 
@@ -111,10 +112,17 @@ def test_learns_from_a_few_images(rule: str, adaptation: str) -> None:
     assert classifier.weights_.sum() == pytest.approx(1)
 
 
-@pytest.mark.parametrize("start", ["prototypes", "random"])
-@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-def test_agrees_with_the_batched_methods(metric: Metric, start: str) -> None:
-    pool = make_pool(metric, start=start)
+@pytest.mark.parametrize(
+    ("metric", "start", "views"),
+    [
+        ("cosine", "prototypes", "one"),
+        ("euclidean", "random", "one"),
+        ("euclidean", "prototypes", "three"),
+        ("cosine", "random", "five"),
+    ],
+)
+def test_agrees_with_the_batched_methods(metric: Metric, start: str, views: Views) -> None:
+    pool = replace(make_pool(metric, start=start), views=views)
     images, labels = examples(3, 1, 2)
     queries, _ = examples(2, 2, 2, first=70)
     pixels = np.stack(

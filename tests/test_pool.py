@@ -191,7 +191,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no description": (lambda p: (p / "pool.json").unlink(), "is no pool"),
     "damaged json": (lambda p: (p / "pool.json").write_text("{"), "damaged pool.json"),
     "json of something else": (lambda p: (p / "pool.json").write_text("[1]"), "damaged pool.json"),
-    "newer format": (lambda p: edit(p, format=3), "format 3, this Polyshot reads up to 2"),
+    "newer format": (lambda p: edit(p, format=4), "format 4, this Polyshot reads up to 3"),
     "strange format": (lambda p: edit(p, format="x"), "upgrade"),
     "missing base": (lambda p: (p / "base.safetensors").unlink(), "lacks its file base"),
     "missing modulator": (lambda p: (p / modulator_file("two")).unlink(), "lacks its file mod"),

@@ -82,7 +82,9 @@ def main() -> None:
 
 def tried(world: World, target: Pack, given: argparse.Namespace) -> Cells:
     """Measure everything on one target."""
-    drawn = TargetTasks(target, world.device, SHAPES, given.episodes, seed=1, part="val")
+    drawn = TargetTasks(
+        target, world.device, SHAPES, given.episodes, seed=1, part="val", views=world.config.views
+    )
     dim, found = world.config.model.dim, {}
     pool, members = world.pool("conv1x1"), world.members("conv1x1")
     rules = [name for name in RULES if name != "urt" or pool.urt is not None]

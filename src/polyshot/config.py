@@ -17,6 +17,7 @@ from polyshot.errors import PolyshotError, near, some
 from polyshot.models.heads import Metric
 from polyshot.models.modulators import Kind
 from polyshot.models.resnet import ResNetConfig
+from polyshot.models.views import Views
 
 Optimiser = Literal["adam", "sgd"]
 Layer = Literal["linear", "cosine"]
@@ -161,6 +162,8 @@ class Config:
     """The base's architecture."""
     metric: Metric = "cosine"
     """Distance of embeddings from prototypes."""
+    views: Views = "one"
+    """How often networks look at an image, moved and zoomed, before they embed it."""
     base: BaseConfig = field(default_factory=BaseConfig)
     modulator: ModulatorConfig = field(default_factory=ModulatorConfig)
     selector: SelectorConfig = field(default_factory=SelectorConfig)

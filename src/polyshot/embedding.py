@@ -13,6 +13,7 @@ from polyshot.device import bf16_on
 from polyshot.errors import PolyshotError
 from polyshot.models.normalise import normalise
 from polyshot.models.resnet import Block, ResNet
+from polyshot.models.views import Views, over_views
 
 Images = NDArray[np.uint8] | Tensor
 """uint8 ``[n, 3, size, size]`` (an array, also a memory map, or a tensor), or float in [0, 1]."""
@@ -32,7 +33,11 @@ def fused(network: ResNet) -> ResNet:
 
 
 def embed_batches(
-    network: ResNet, images: Images, batch: int, ids: NDArray[np.int64] | None = None
+    network: ResNet,
+    images: Images,
+    batch: int,
+    ids: NDArray[np.int64] | None = None,
+    views: Views = "one",
 ) -> Iterator[Tensor]:
     """Embed images [n, 3, H, W] in batches: float32 [<= batch, d] each, on the CPU.
 
@@ -45,7 +50,7 @@ def embed_batches(
         # A copy out of the memory map: torch has no read-only tensors.
         tensor = chunk if isinstance(chunk, Tensor) else torch.from_numpy(np.array(chunk))
         try:
-            embeddings = _embed(network, tensor.to(device))
+            embeddings = _embed(network, tensor.to(device), views)
         except torch.OutOfMemoryError:
             raise PolyshotError(
                 f"The device's memory does not hold {len(chunk)} images at once: "
@@ -54,11 +59,13 @@ def embed_batches(
         yield embeddings
 
 
-def _embed(network: ResNet, images: Tensor) -> Tensor:
+def _embed(network: ResNet, images: Tensor, views: Views) -> Tensor:
+    def raw(pixels: Tensor) -> Tensor:
+        embeddings: Tensor = network(pixels.to(memory_format=torch.channels_last))
+        return embeddings.float()
+
     with torch.inference_mode(), bf16_on(images.device):
-        x = normalise(images).to(memory_format=torch.channels_last)
-        embeddings: Tensor = network(x)
-        return embeddings.float().cpu()
+        return over_views(raw, normalise(images), views).cpu()
 
 
 def _fuse(parent: nn.Module, conv: str, bn: str) -> None:

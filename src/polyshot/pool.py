@@ -26,6 +26,7 @@ from polyshot.models.normalise import MEAN, STD
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.selector import Selector
 from polyshot.models.urt import MemberAttention
+from polyshot.models.views import Views
 from polyshot.pool_files import check_domains, read_pool, state_hash, write_pool
 from polyshot.precision import Precision
 from polyshot.shipping.default import default_pool
@@ -70,6 +71,8 @@ class Pool:
     """What the rule `urt` asks; it serves any number of members."""
     statistics: dict[str, SourceTasks] = field(default_factory=dict)
     """By source, what is kept of the selector's tasks; without it the selector cannot grow."""
+    views: Views = "one"
+    """How often a member looks at an image."""
 
     def __post_init__(self) -> None:
         self.strengths = {name: self.strengths.get(name, 1.0) for name in self.modulators}
@@ -108,7 +111,8 @@ class Pool:
 
     def member_hashes(self) -> list[str]:
         """Hash what each member's embeddings depend on; members of strength 0 are the base."""
-        base = digest(repr((self.config, MEAN, STD)), state_hash(self.base))
+        views = () if self.views == "one" else (self.views,)
+        base = digest(repr((self.config, MEAN, STD, *views)), state_hash(self.base))
         return [base] + [
             digest(base, self.kind, repr(strength), state_hash(self.modulators[name]))
             if strength
@@ -164,7 +168,7 @@ class Pool:
                 continue
             rows[source] = row
             start = 0
-            for part in embed_batches(fused(self.network(source)), images, batch, ids):
+            for part in embed_batches(fused(self.network(source)), images, batch, ids, self.views):
                 result[row, start : start + len(part)] = part
                 start += len(part)
                 done += len(part)

@@ -174,7 +174,7 @@ def _check_mergeable(one: Pool, other: Pool) -> None:
             f"The pools have different bases, {bases[0][:12]} and {bases[1][:12]}: only pools over "
             "one base can be merged."
         )
-    for what in ("kind", "metric", "size", "unit_input"):
+    for what in ("kind", "metric", "size", "unit_input", "views"):
         values = getattr(one, what), getattr(other, what)
         if values[0] != values[1]:
             raise PolyshotError(

@@ -29,11 +29,11 @@ from polyshot.task_statistics import from_tensors, to_tensors
 if TYPE_CHECKING:
     from polyshot.pool import Pool
 
-FORMAT = 2
+FORMAT = 3
 """Version of the layout. A reader refuses a newer one and knows how to read every older one.
 
 2: weights may be 8-bit, a modulator of strength 0 may have no file, and there may be statistics of
-the selector's tasks.
+the selector's tasks. 3: an image may be looked at more than once.
 """
 
 LONGEST_NAME = 200
@@ -82,6 +82,7 @@ def write_pool(pool: "Pool", path: Path, precision: Precision) -> None:
         "task_statistics": list(pool.statistics),
         "urt": urt,
         "adaptation": asdict(pool.adaptation),
+        "views": pool.views,
         "about": pool.about,
     }
     _write_folder(path, description, files)
@@ -112,6 +113,7 @@ def _arguments(
             "metric": about["metric"],
             "modulator": {"kind": about["kind"]},
             "adaptation": about["adaptation"],
+            "views": about.get("views", "one"),  # not in pools before format 3
         }
     )
     base, kind = ResNet(settings.model), settings.modulator.kind
@@ -148,6 +150,7 @@ def _arguments(
         "adaptation": settings.adaptation,
         "about": dict(about["about"]),
         "urt": urt,
+        "views": settings.views,
     }
 
 

@@ -118,7 +118,8 @@ class SingleTask:
         """Whether the adaptation ran away, so that there is none."""
 
     def _embed(self, network: ResNet, pixels: NDArray[np.uint8]) -> Tensor:
-        return torch.cat(list(embed_batches(network, pixels, self._members.batch)))  # [n, d]
+        parts = embed_batches(network, pixels, self._members.batch, views=self.pool.views)
+        return torch.cat(list(parts))  # [n, d]
 
     def probabilities(self, pixels: NDArray[np.uint8]) -> Tensor:
         """Classify images [n, 3, size, size]: [n, W]; no image changes another's answer."""

@@ -33,7 +33,8 @@ class Members:
             if source not in self.networks:
                 self.networks[source] = fused(self.pool.network(source))
             # `cat` copies them out of inference mode, also where there is one batch only
-            done[source] = torch.cat(list(embed_batches(self.networks[source], images, self.batch)))
+            parts = embed_batches(self.networks[source], images, self.batch, views=self.pool.views)
+            done[source] = torch.cat(list(parts))
         return {member: done[source] for member, source in wanted.items()}
 
     def keep(self, members: Iterable[int]) -> None:

@@ -26,6 +26,7 @@ from polyshot.evaluation.results import Result
 from polyshot.evaluation.targets import TargetTasks
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, check_adaptation
+from polyshot.models.views import VIEWS
 from polyshot.training.folder import device_name
 from polyshot.training.world import World
 
@@ -122,7 +123,10 @@ class Meter:
         )
 
     def _work(self, config: Config, shape: EpisodeShape, adaptation: str) -> int:
-        passes = self.fitted.passes(shape, adaptation)
+        every, learning = (
+            count(shape, adaptation) for count in (self.fitted.passes, self.fitted.learning_passes)
+        )
+        passes = (every - learning) * len(VIEWS[config.views]) + learning
         return round(passes * pass_cost(config.model, config.size))
 
     def _time(self, target: TargetTasks, shape: EpisodeShape, adaptation: str) -> float:

@@ -16,6 +16,7 @@ from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError
 from polyshot.methods.image_tasks import ImageTasks
+from polyshot.models.views import Views
 from polyshot.training.batches import Images
 
 
@@ -40,6 +41,7 @@ class TargetTasks:
         part: of the target's class split.
         group_disjoint: keep support and query from sharing a group, where the target has groups.
         drop_small: leave out classes too small for a shape, instead of refusing.
+        views: how often networks look at an image.
 
     """
 
@@ -53,10 +55,11 @@ class TargetTasks:
         part: str = "test",
         group_disjoint: bool = True,
         drop_small: bool = False,
+        views: Views = "one",
     ):
         if episodes < 2:
             raise PolyshotError(f"{episodes} episodes give no interval: ask for at least 2.")
-        self.pack, self.device, self.episodes = pack, device, episodes
+        self.pack, self.device, self.episodes, self.views = pack, device, episodes, views
         self._refused: dict[EpisodeShape, PolyshotError] = {}
         samplers = {}
         for shape in shapes:
@@ -91,6 +94,7 @@ class TargetTasks:
             support.reshape(tasks.support.shape),
             query,
             frozen=True,
+            views=self.views,
         )
 
     def sampler(self, shape: EpisodeShape) -> EpisodeSampler:
@@ -125,5 +129,5 @@ class TargetTasks:
         for shape, row in drawn.items():
             support = next(parts).view(row.support.shape)  # [E, W, S]
             query = next(parts).view(self.episodes, -1)  # [E, W * Q], class by class
-            tasks = ImageTasks(take, len(used), support, query, True, kept)
+            tasks = ImageTasks(take, len(used), support, query, True, self.views, kept)
             self._rows[shape] = _Row(samplers[shape], row, tasks)

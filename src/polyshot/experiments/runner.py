@@ -25,6 +25,7 @@ from polyshot.experiments.plan import check_methods, check_wanted, wanted_trials
 from polyshot.experiments.protocols import SHAPES, find_protocols
 from polyshot.experiments.settings import Overrides
 from polyshot.methods.method import find_methods
+from polyshot.models.views import Views
 from polyshot.training.grown_world import make_world
 from polyshot.training.step import Report
 from polyshot.training.world import World
@@ -156,6 +157,7 @@ class _Run:
         self.summary = Summary(cells=len(cells), before=len(cells) - left)
         self._shapes = list(dict.fromkeys(cell.shape for cell in cells))
         self._episodes = max((cell.episodes for cell in cells), default=2)
+        self._views: Views = jobs[0].config.views if jobs else "one"  # no protocol changes it
         self._targets: dict[tuple[str, str], TargetTasks] = {}
         self._world: tuple[str, World] | None = None
 
@@ -207,7 +209,13 @@ class _Run:
         key = cell.target.domain.name, cell.part
         if key not in self._targets:
             self._targets[key] = TargetTasks(
-                cell.target, self.device, self._shapes, self._episodes, cell.seed, cell.part
+                cell.target,
+                self.device,
+                self._shapes,
+                self._episodes,
+                cell.seed,
+                cell.part,
+                views=self._views,
             )
         return self._targets[key]
 

@@ -24,6 +24,7 @@ from polyshot.models.task_modulators import (
     stem,
     task_modulators,
 )
+from polyshot.models.views import Views, over_views
 
 if TYPE_CHECKING:
     from polyshot.pool import Pool
@@ -39,11 +40,12 @@ class TaskNetworks:
     """int64 ``[k]``: which tasks of the batch."""
     opinion: Opinion
     """Of these tasks."""
+    views: Views
 
     def logits(self, tasks: TaskBatch) -> Tensor:
         """Classify the queries of the tasks `rows`: ``[k, W, Q]``."""
         return self.opinion.logits(
-            embed_tasks(self.base, self.modulators, tasks.query_images, self.rows)
+            embed_tasks(self.base, self.modulators, tasks.query_images, self.rows, self.views)
         )
 
     def folded(self) -> ResNet:
@@ -68,7 +70,7 @@ def blend_networks(
     def flat_support(chosen: Tensor) -> Tensor:
         return tasks.support_images(chosen).flatten(1, 2)
 
-    support = embed_tasks(pool.base, modulators, flat_support, rows)  # [E, W * S, d]
+    support = embed_tasks(pool.base, modulators, flat_support, rows, pool.views)  # [E, W * S, d]
     mask = None if tasks.mask is None else tasks.mask.to(support.device)
     way = tasks.support_images(rows[:1]).shape[1]
     opinion = form_opinion(
@@ -79,7 +81,7 @@ def blend_networks(
         adaptation,
         pool.adaptation,
     )
-    return TaskNetworks(pool.base, modulators, rows, opinion)
+    return TaskNetworks(pool.base, modulators, rows, opinion, pool.views)
 
 
 def blended_scale(pool: "Pool", weights: Tensor) -> Tensor:
@@ -88,7 +90,11 @@ def blended_scale(pool: "Pool", weights: Tensor) -> Tensor:
 
 
 def embed_tasks(
-    base: ResNet, modulators: TaskModulators, images: Callable[[Tensor], Tensor], rows: Tensor
+    base: ResNet,
+    modulators: TaskModulators,
+    images: Callable[[Tensor], Tensor],
+    rows: Tensor,
+    views: Views,
 ) -> Tensor:
     """Embed the images ``[k, B, 3, side, side]`` of tasks, some tasks at a time: ``[k, B, d]``.
 
@@ -100,8 +106,11 @@ def embed_tasks(
         while done < len(rows):
             step = 1 if not parts else tasks_at_once(parts[0].shape[1], rows.device)
             cut = torch.arange(done, min(done + step, len(rows)), device=rows.device)
-            pixels = images(rows[cut])
-            features = stem(base, pixels)
-            parts.append(embed_modulated(base, modulators.rows(cut), features, len(cut)))
+            own = modulators.rows(cut)
+
+            def embed(pixels: Tensor, own: TaskModulators = own) -> Tensor:
+                return embed_modulated(base, own, stem(base, pixels), len(pixels))
+
+            parts.append(over_views(embed, images(rows[cut]), views))
             done += step
     return torch.cat(parts)

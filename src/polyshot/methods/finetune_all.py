@@ -51,7 +51,8 @@ class FineTunedNetworks(Fitted):
                 optimiser="adam",
                 unit=True,
             )
-            return torch.softmax(learned.logits(self.network, tasks.query_images()), -1)
+            logits = learned.logits(self.network, tasks.query_images(), tasks.views)
+            return torch.softmax(logits, -1)
 
     def parameters(self) -> int:
         """Count the network's."""
@@ -59,8 +60,12 @@ class FineTunedNetworks(Fitted):
 
     def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
         """A step passes the support set forwards and backwards."""
-        support = shape.way * shape.shot
-        return support * (1 + 3 * self.steps) + shape.way * shape.queries
+        images = shape.way * (shape.shot + shape.queries)
+        return images + self.learning_passes(shape, adaptation)
+
+    def learning_passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
+        """Count three for each support image and step."""
+        return 3 * self.steps * shape.way * shape.shot
 
 
 def _fit(world: "World", settings: Settings) -> FineTunedNetworks:

@@ -5,7 +5,7 @@ or are streamed to it; embeddings of frozen networks are made once for all who a
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from polyshot.device import bf16_on
 from polyshot.models.normalise import normalise
+from polyshot.models.views import Views, over_views
 
 BATCH = {"cpu": 512, "cuda": 2048}
 """Images embedded at once."""
@@ -32,6 +33,8 @@ class ImageTasks:
     """int64 ``[E, Q]`` positions."""
     frozen: bool = False
     """Whether networks stay as they are between calls, so that their embeddings may be kept."""
+    views: Views = "one"
+    """How often networks look at an image."""
     _kept: "WeakKeyDictionary[nn.Module, Tensor]" = field(default_factory=WeakKeyDictionary)
 
     def __len__(self) -> int:
@@ -49,9 +52,7 @@ class ImageTasks:
 
     def part(self, rows: slice) -> "ImageTasks":
         """Return some of the tasks; what is kept of embeddings is shared."""
-        return ImageTasks(
-            self.take, self.count, self.support[rows], self.query[rows], self.frozen, self._kept
-        )
+        return replace(self, support=self.support[rows], query=self.query[rows])
 
     def chunks(self, size: int) -> Iterator["ImageTasks"]:
         """Cut the tasks into parts of at most `size`."""
@@ -71,11 +72,16 @@ class ImageTasks:
         if self.frozen and network in self._kept:
             return self._kept[network]
         device, parts = self.support.device, []
+
+        def embed(pixels: Tensor) -> Tensor:
+            raw: Tensor = network(pixels.contiguous(memory_format=torch.channels_last))
+            return raw.float()
+
         all_of_them = torch.arange(self.count, device=device)
         with torch.no_grad(), bf16_on(device):
             for positions in torch.split(all_of_them, BATCH[device.type]):
                 pixels = normalise(self.take(positions))
-                parts.append(network(pixels.contiguous(memory_format=torch.channels_last)).float())
+                parts.append(over_views(embed, pixels, self.views))
         embeddings = torch.cat(parts)
         if self.frozen:
             self._kept[network] = embeddings

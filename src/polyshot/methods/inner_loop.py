@@ -14,6 +14,7 @@ from torch import Tensor
 from polyshot.device import bf16_on
 from polyshot.models.resnet import ResNet
 from polyshot.models.task_networks import embed_tasks, task_kernels
+from polyshot.models.views import Views, over_views
 
 AT_ONCE = {"cpu": 4, "cuda": 100}
 """Tasks of 5-way 5-shot that are learned side by side; more gain nothing."""
@@ -34,10 +35,14 @@ class TaskNetworks:
     unit: bool = False
     """Whether heads see embeddings of unit norm."""
 
-    def logits(self, base: ResNet, images: Tensor) -> Tensor:
+    def logits(self, base: ResNet, images: Tensor, views: Views = "one") -> Tensor:
         """Classify normalised images [E, B, 3, side, side] of each task: [E, B, W]."""
+
+        def embed(pixels: Tensor) -> Tensor:
+            return embed_tasks(base, self.kernels, pixels)
+
         with bf16_on(images.device):
-            embeddings = embed_tasks(base, self.kernels, images)
+            embeddings = over_views(embed, images, views)
         embeddings = F.normalize(embeddings, dim=-1) if self.unit else embeddings
         return embeddings @ self.weight.mT + self.bias.unsqueeze(1)
 

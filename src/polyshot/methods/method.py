@@ -44,7 +44,15 @@ class Fitted(ABC):
 
     @abstractmethod
     def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
-        """Count the forward passes of the base that one task costs; a backward pass is two."""
+        """Count the forward passes of the base that one task costs; a backward pass is two.
+
+        Images are looked at once here; `learning_passes` says how many of these stay as they are
+        where networks look at images more than once (`models.views`).
+        """
+
+    def learning_passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
+        """Count those of the passes that learning on the support set takes."""
+        return 0.0
 
 
 @dataclass(frozen=True)

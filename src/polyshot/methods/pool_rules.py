@@ -86,12 +86,17 @@ class PoolWithRule(Fitted):
             plain = (members + 1) * support + queries
         else:
             plain = members * (support + queries)
+        learning = self.learning_passes(shape, adaptation)
+        return plain + learning + queries if learning else plain
+
+    def learning_passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
+        """Count what `tsa` learns by."""
         if adaptation != "tsa" or shape.shot == 1:
-            return plain
+            return 0.0
         config = self.pool.adaptation
         # Each rate is tried on both halves, each half of the images; then the best learns from all.
         times = 1 + (len(config.rates) if len(config.rates) > 1 else 0)
-        return plain + times * config.updates * STEP * support + queries
+        return times * config.updates * STEP * shape.way * shape.shot
 
 
 LEARNING = {"steps": 40, "rate": 0.05, "from_base": 0, "share": 1.0}

@@ -77,7 +77,8 @@ class ProtoMamlLearner(Learner):
                 images = part.support_images()
                 start = self.head(images, part.way)
                 learned = learn_networks(self.base, start, images, steps, self.rate)
-                parts.append(torch.softmax(learned.logits(self.base, part.query_images()), -1))
+                logits = learned.logits(self.base, part.query_images(), part.views)
+                parts.append(torch.softmax(logits, -1))
         return torch.cat(parts)
 
     def probabilities(self, tasks: ImageTasks) -> Tensor:
@@ -109,8 +110,12 @@ class ProtoMaml(Fitted):
 
     def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
         """A step passes the support set forwards and backwards."""
-        support = shape.way * shape.shot
-        return support * (1 + 3 * self._steps(adaptation)) + shape.way * shape.queries
+        images = shape.way * (shape.shot + shape.queries)
+        return images + self.learning_passes(shape, adaptation)
+
+    def learning_passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
+        """Count three for each support image and step."""
+        return 3 * self._steps(adaptation) * shape.way * shape.shot
 
     def _steps(self, adaptation: str) -> int:
         return self.steps if adaptation == "none" else self.more_steps

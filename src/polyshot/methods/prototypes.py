@@ -65,6 +65,7 @@ def _fit(world: "World", settings: Settings) -> PoolWithRule:
         base,
         scales=[world.scale(base)],
         adaptation=config.adaptation,
+        views=config.views,
     )
     return PoolWithRule(with_learning(pool, settings), "base", [base])
 

@@ -103,7 +103,7 @@ def learn_tasks(
         leaves, embeddings = _learn(
             task, rows[cut], places[cut], there[cut], rates[cut], config.updates, count
         )
-        parts.append((leaves, _centres(embeddings, there[cut])))
+        parts.append((leaves, unit_centres(embeddings, there[cut])))
     leaves = [torch.cat(tensors) for tensors in zip(*(each for each, _ in parts), strict=True)]
     centres = torch.cat([each for _, each in parts])
     sound = torch.stack([t.flatten(1).isfinite().all(1) for t in (*leaves, centres)]).all(0)
@@ -226,7 +226,7 @@ def _tried(
         )
         with torch.no_grad():
             queries = task.embed(leaves, chosen, task.inputs(chosen, places[chosen]))
-            centres = _centres(embeddings, there[chosen])
+            centres = unit_centres(embeddings, there[chosen])
             parts.append(F.normalize(queries, dim=-1) @ centres.mT)
     return torch.cat(parts)
 
@@ -268,7 +268,7 @@ def _loss(embeddings: Tensor, there: Tensor) -> Tensor:
     return (losses * counted / counted.sum(1, keepdim=True)).sum()
 
 
-def _centres(embeddings: Tensor, there: Tensor) -> Tensor:
+def unit_centres(embeddings: Tensor, there: Tensor) -> Tensor:
     """Return unit prototypes [k, W, d] of raw embeddings [k, W, S, d]."""
     return F.normalize(prototypes(F.normalize(embeddings, dim=-1), there), dim=-1)
 

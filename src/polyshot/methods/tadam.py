@@ -14,6 +14,7 @@ it then gets any better, its note says.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -32,6 +33,7 @@ from polyshot.methods.readout import opinion, prepared
 from polyshot.models.conditioned import TaskConditions, embed_conditioned
 from polyshot.models.heads import Metric, prototype_logits, prototypes
 from polyshot.models.resnet import ResNet, parameter_count
+from polyshot.models.views import over_views
 from polyshot.training.device import seeded
 from polyshot.training.episodic import EpisodeBatch, Learner, accuracy
 from polyshot.training.step import Group
@@ -130,7 +132,7 @@ class TadamLearner(Learner):
             for part in tasks.chunks(BATCH[tasks.support.device.type] // images):
                 plain, _ = part.embedded(self.base)
                 both = torch.cat([part.support_images(), part.query_images()], 1)
-                embeddings = self.conditioned(plain, both)
+                embeddings = over_views(partial(self.conditioned, plain), both, part.views)
                 support = embeddings[:, :count].view_as(plain)
                 query = embeddings[:, count:]
                 parts.append(opinion(support, query, None, self.metric, scale, head).mT)

@@ -19,14 +19,15 @@ from torch import Tensor
 from polyshot.config import AdaptationConfig
 from polyshot.data.loading import Progress
 from polyshot.device import bf16_on
-from polyshot.methods.blend import TaskNetworks, blended, blended_scale
+from polyshot.methods.blend import TaskNetworks, blended, blended_scale, embed_tasks
 from polyshot.methods.inner_loop import tasks_at_once
 from polyshot.methods.opinions import USUAL_SCALE, Opinion
 from polyshot.methods.pa import PACE, identities
-from polyshot.methods.support_learning import learn_tasks
+from polyshot.methods.support_learning import learn_tasks, unit_centres
 from polyshot.methods.tasks import TaskBatch, pick
 from polyshot.models.resnet import ResNet
 from polyshot.models.task_modulators import TaskModulators, embed_modulated, no_weights, stem
+from polyshot.models.views import Views
 
 if TYPE_CHECKING:
     from polyshot.pool import Pool
@@ -71,6 +72,18 @@ class Networks:
             embeddings = embed_modulated(self.base, modulators, inputs, len(rows))
         return embeddings @ leaves[-1].mT
 
+    def centres(self, leaves: Sequence[Tensor], rows: Tensor, views: Views) -> Tensor:
+        """Return unit prototypes ``[k, W, d]`` of the support sets, over the views."""
+        device = rows.device
+        present = _present(self.tasks, device)[rows]
+
+        def flat(chosen: Tensor) -> Tensor:
+            return self.tasks.support_images(chosen).flatten(1, 2)
+
+        raw = embed_tasks(self.base, self.learned(leaves, rows), flat, rows, views)
+        mapped = raw @ leaves[-1].mT
+        return unit_centres(mapped.view(*present.shape, -1), present)
+
     def learned(self, leaves: Sequence[Tensor], rows: Tensor) -> TaskModulators:
         """Return the modulators of some tasks."""
         fixed = TaskModulators({}, self.modulators.slopes, self.modulators.shifts).rows(rows)
@@ -111,9 +124,12 @@ def learn_networks(
     found = learn_tasks(networks, present, pool.adaptation, usual, plain, report)
     if not len(found.rows):
         return None, found.diverged
-    opinion = Opinion(found.centres, None, found.scale, unit=True, maps=found.leaves[-1])
-    modulators = networks.learned(found.leaves, found.rows)
-    return TaskNetworks(pool.base, modulators, found.rows, opinion), found.diverged
+    modulators, centres = networks.learned(found.leaves, found.rows), found.centres
+    if pool.views != "one":  # it has learned from one
+        centres = networks.centres(found.leaves, found.rows, pool.views)
+    opinion = Opinion(centres, None, found.scale, unit=True, maps=found.leaves[-1])
+    networks_of = TaskNetworks(pool.base, modulators, found.rows, opinion, pool.views)
+    return networks_of, found.diverged
 
 
 def _start(weights: Tensor, config: AdaptationConfig) -> Tensor:

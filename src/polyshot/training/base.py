@@ -214,7 +214,10 @@ def train_base(
 def validation_sets(val: Images, config: Config) -> list[TaskSet]:
     """Make the validation episodes of every source."""
     count, seed = config.validation_episodes, counter_rng.key("validation", config.seed)
-    return [TaskSet(val, i, "val", config.shape, count, seed) for i in range(len(val.packs))]
+    return [
+        TaskSet(val, i, "val", config.shape, count, seed, config.views)
+        for i in range(len(val.packs))
+    ]
 
 
 def same_source_partner(sources: Tensor, count: int) -> Tensor:

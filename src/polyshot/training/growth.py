@@ -107,6 +107,7 @@ def own_config(pool: Pool) -> Config:
         size=pool.size,
         model=pool.config,
         metric=pool.metric,
+        views=pool.views,
         modulator=replace(config.modulator, kind=pool.kind, members=1),
         selector=replace(config.selector, standardise=pool.unit_input),
         adaptation=pool.adaptation,
@@ -263,7 +264,7 @@ class _Growth:
         config = self.config
         count = min(config.selector.tasks, KEPT["train"])
         seed = counter_rng.key("tasks", config.seed)
-        learned = TaskSet(self.train, 0, "train", config.shape, count, seed)
+        learned = TaskSet(self.train, 0, "train", config.shape, count, seed, config.views)
         return SourceTasks(
             sample(
                 "train",

@@ -240,6 +240,7 @@ class _Run:
                 "steps": self.results.about(),
             },
             urt=self.results.urt(),
+            views=self.config.views,
         ).to(self.device)
         pool.save(folder)
         return pool
@@ -257,11 +258,12 @@ class _Run:
         """
         shape, seed = self.config.shape, counter_rng.key("tasks", self.config.seed)
         train = Images([member.pack for member in self.members], "train", self.device)
-        tasks = [TaskSet(train, i, "train", shape, count, seed) for i in range(len(self.members))]
+        how = ("train", shape, count, seed, self.config.views)
+        tasks = [TaskSet(train, i, *how) for i in range(len(self.members))]
         owners = [self.names[member.source] for member in self.members]
         if mixed := [pack for pack in self.packs if owners.count(pack.domain.name) > 1]:
             whole = Images(mixed, "train", self.device)
-            tasks += [TaskSet(whole, i, "train", shape, count, seed) for i in range(len(mixed))]
+            tasks += [TaskSet(whole, i, *how) for i in range(len(mixed))]
             owners += [pack.domain.name for pack in mixed]
         return tasks, owners
 

@@ -14,6 +14,7 @@ from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.readout import prepared
 from polyshot.models.heads import Metric, prototype_logits, prototypes
 from polyshot.models.normalise import normalise
+from polyshot.models.views import Views, over_views
 from polyshot.training.batches import Images
 
 Network = Callable[[Tensor], Tensor]
@@ -35,13 +36,17 @@ def sampler(pack: Pack, part: str, shape: EpisodeShape, seed: int) -> EpisodeSam
         ) from None
 
 
-def embed(network: Network, images: Images, places: Tensor) -> Tensor:
+def embed(network: Network, images: Images, places: Tensor, views: Views = "one") -> Tensor:
     """Embed images by their places: float32 [n, d], on the device."""
     parts = []
+
+    def raw(pixels: Tensor) -> Tensor:
+        return network(pixels.contiguous(memory_format=torch.channels_last)).float()
+
     with torch.no_grad(), bf16_on(images.device):
         for chunk in torch.split(places, BATCH):
             pixels = normalise(images.bring(images.take(chunk)))
-            parts.append(network(pixels.contiguous(memory_format=torch.channels_last)).float())
+            parts.append(over_views(raw, pixels, views))
     return torch.cat(parts)
 
 
@@ -49,7 +54,14 @@ class TaskSet:
     """E episodes of one source: W ways, S shots, Q queries a class."""
 
     def __init__(
-        self, images: Images, source: int, part: str, shape: EpisodeShape, count: int, seed: int
+        self,
+        images: Images,
+        source: int,
+        part: str,
+        shape: EpisodeShape,
+        count: int,
+        seed: int,
+        views: Views = "one",
     ):
         drawn = sampler(images.packs[source], part, shape, seed)(0, count)
         self.images = images
@@ -60,17 +72,17 @@ class TaskSet:
         self.places = images.places(source, needed)
         """int64 ``[n]``, each image once."""
         self._positions = positions.to(images.device)
-        self.shape = shape
+        self.shape, self.views = shape, views
 
     def with_images(self, frozen: bool = False) -> ImageTasks:
         """Return the episodes with their images, for methods that look at these."""
         support = self._positions[..., : self.shape.shot]
         query = self._positions[..., self.shape.shot :].flatten(1)
-        return ImageTasks(self._take, len(self.places), support, query, frozen)
+        return ImageTasks(self._take, len(self.places), support, query, frozen, self.views)
 
     def embed(self, network: Network) -> Tensor:
         """Embed the images: [n, d]."""
-        return embed(network, self.images, self.places)
+        return embed(network, self.images, self.places, self.views)
 
     def _take(self, positions: Tensor) -> Tensor:
         return self.images.bring(self.images.take(self.places[positions.to(self.places.device)]))

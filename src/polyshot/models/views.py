@@ -1,0 +1,54 @@
+"""Views: an image may be embedded several times, moved and zoomed a little, and the mean counts.
+
+It steadies embeddings at the price of more passes. Views are the same for every image and domain.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Views = Literal["one", "three", "five"]
+
+
+class View(NamedTuple):
+    """A part of the image, or more than it, mirrored at the border."""
+
+    side: float
+    """Share of the image's side that is seen; above 1 from farther away."""
+    right: float = 0.0
+    """Where it lies: -1 at the left border, 1 at the right one."""
+    down: float = 0.0
+
+
+VIEWS: dict[Views, tuple[View, ...]] = {
+    "one": (View(1.0),),
+    "three": (View(1.0), View(0.8), View(1.15)),
+    "five": (View(1.0), *(View(0.8, right, down) for right in (-1, 1) for down in (-1, 1))),
+}
+
+
+def over_views(embed: Callable[[Tensor], Tensor], images: Tensor, views: Views) -> Tensor:
+    """Average what `embed` makes of images ``[..., 3, S, S]`` over the views."""
+    chosen = VIEWS[views]
+    total = embed(seen(images, chosen[0]))
+    for view in chosen[1:]:
+        total = total + embed(seen(images, view))
+    return total / len(chosen) if len(chosen) > 1 else total
+
+
+def seen(images: Tensor, view: View) -> Tensor:
+    """Return a view of float images ``[..., 3, S, S]``, of the same shape."""
+    if view == View(1.0):
+        return images
+    flat = images.flatten(0, -4)
+    room = 1 - view.side
+    affine = torch.tensor(
+        [[view.side, 0.0, view.right * room], [0.0, view.side, view.down * room]],
+        device=flat.device,
+    ).expand(len(flat), 2, 3)
+    grid = F.affine_grid(affine, list(flat.shape), align_corners=False)
+    moved = F.grid_sample(flat, grid, padding_mode="reflection", align_corners=False)
+    return moved.view(images.shape)

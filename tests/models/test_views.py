@@ -1,0 +1,50 @@
+from typing import get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from polyshot.models.views import VIEWS, View, Views, over_views, seen
+
+
+def gradient(side: int = 20) -> Tensor:
+    """Images whose red grows to the right and whose green grows downwards, 0 to 1."""
+    line = (torch.arange(side) + 0.5) / side
+    red, green = line.expand(side, side), line.expand(side, side).T
+    return torch.stack([red, green, torch.zeros(side, side)]).unsqueeze(0)
+
+
+def test_every_name_has_its_views_and_the_whole_image_comes_first() -> None:
+    assert set(VIEWS) == set(get_args(Views))
+    assert [len(VIEWS[name]) for name in get_args(Views)] == [1, 3, 5]
+    assert all(views[0] == View(1.0) for views in VIEWS.values())
+
+
+def test_the_whole_image_is_not_even_copied() -> None:
+    images = gradient()
+    assert seen(images, View(1.0)) is images
+
+
+@pytest.mark.parametrize(("right", "down"), [(-1, -1), (1, -1), (-1, 1), (1, 1), (0, 0)])
+def test_a_part_lies_where_it_should(right: int, down: int) -> None:
+    part = seen(gradient(), View(0.5, right, down))[0]
+    for channel, where in ((part[0], right), (part[1], down)):
+        assert channel.mean().item() == pytest.approx(0.5 + 0.25 * where, abs=0.02)
+    assert part[0].std() < gradient()[0, 0].std() * 0.6  # half of the range
+
+
+def test_from_farther_away_the_border_is_mirrored() -> None:
+    wide = seen(gradient(), View(1.2))[0, 0]
+    assert wide[:, 0].mean() > wide[:, 2].mean()  # beyond the border it grows again
+    assert wide.mean().item() == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("name", get_args(Views))
+def test_the_mean_over_the_views_counts(name: Views) -> None:
+    images = torch.rand(2, 3, 3, 12, 12)
+
+    def embed(pixels: Tensor) -> Tensor:
+        return pixels.amax((-1, -2)) ** 2
+
+    expected = torch.stack([embed(seen(images, view)) for view in VIEWS[name]]).mean(0)
+    torch.testing.assert_close(over_views(embed, images, name), expected)
