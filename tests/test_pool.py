@@ -298,3 +298,18 @@ def test_a_save_killed_between_two_renames_is_mended(tmp_path: Path) -> None:
     pool.save(tmp_path / "pool")
     assert [path.name for path in tmp_path.iterdir()] == ["pool"]
     assert Pool.load(tmp_path / "pool").hash == pool.hash
+
+
+def test_another_look_at_images_is_another_pool(tmp_path: Path) -> None:
+    pool = random_pool()
+    wide = pool.looking("five")
+    assert pool.looking(None) is pool and pool.views == "one" and wide.views == "five"
+    assert wide.hash != pool.hash and wide.member_hash(0) != pool.member_hash(0)
+    wide.save(tmp_path / "pool")
+    loaded = Pool.load(tmp_path / "pool")
+    assert loaded.views == "five" and loaded.hash == wide.hash
+    images = torch.randint(0, 256, (3, 3, SIZE, SIZE), dtype=torch.uint8)
+    torch.testing.assert_close(loaded.embed(images), wide.embed(images))
+    assert not torch.allclose(wide.embed(images), pool.embed(images))
+    with pytest.raises(PolyshotError, match=r"no views .fife.*five"):
+        pool.looking("fife")

@@ -7,7 +7,7 @@ torchvision's ResNet-18), ``modulators/<domain>.safetensors``, ``selector.safete
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from polyshot.models.normalise import MEAN, STD
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.selector import Selector
 from polyshot.models.urt import MemberAttention
-from polyshot.models.views import Views
+from polyshot.models.views import Views, check_views
 from polyshot.pool_files import check_domains, read_pool, state_hash, write_pool
 from polyshot.precision import Precision
 from polyshot.shipping.default import default_pool
@@ -129,6 +129,10 @@ class Pool:
         for module in self._modules():
             module.to(device)
         return self
+
+    def looking(self, views: str | None) -> "Pool":
+        """Return the pool with other views, one of `models.views.VIEWS`; itself where None."""
+        return self if views is None else replace(self, views=check_views(views))
 
     def network(self, member: int) -> ResNet:
         """Return a member as a plain network of its own, its modulator folded in."""
@@ -283,6 +287,7 @@ class Pool:
             raise PolyshotError(
                 f"{some(alien) or 'The base'}: not {self.kind} of {self.config}, as the pool is."
             )
+        check_views(self.views)
         check_domains(list(self.modulators))
         check_statistics(self.statistics, self.config.dim, count)
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from polyshot.cli.options import Device, PoolName
+from polyshot.cli.options import Device, PoolName, ViewsName
 
 
 def classify(
@@ -45,6 +45,7 @@ def classify(
             show_default=False,
         ),
     ] = None,
+    views: ViewsName = None,
     device: Device = None,
 ) -> None:
     """Classify your images from a few examples of each class.
@@ -60,7 +61,7 @@ def classify(
     from polyshot.pool import Pool
     from polyshot.shipping.default import pool_path
 
-    loaded = Pool.load(pool_path(pool), best_device(device))
+    loaded = Pool.load(pool_path(pool), best_device(device)).looking(views)
     with progress("images") as report:
         answer = label_files(loaded, support, query, rule, adaptation, report, none_rate)
     typer.echo(answer.summary)

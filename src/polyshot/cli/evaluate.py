@@ -11,6 +11,7 @@ from polyshot.cli.options import (
     EpisodeSeed,
     PoolName,
     ShareGroups,
+    ViewsName,
     names_in,
 )
 from polyshot.cli.tables import show_accuracies
@@ -85,6 +86,7 @@ def evaluate(
             help="Keep embeddings here, so that the next evaluation is instant.", show_default=False
         ),
     ] = None,
+    views: ViewsName = None,
     device: Device = None,
 ) -> None:
     """Measure a pool: accuracy with a 95 % interval, and differences to the base.
@@ -107,7 +109,7 @@ def evaluate(
     from polyshot.pool import Pool
     from polyshot.shipping.default import pool_path
 
-    loaded = Pool.load(pool_path(pool), best_device(device))
+    loaded = Pool.load(pool_path(pool), best_device(device)).looking(views)
     packed = holds_packs(images)
     asked = names_in(methods) or (["auto", "select", "average"] if packed else rules_of(loaded))
     rules = list(dict.fromkeys(["base", *asked]))

@@ -22,6 +22,15 @@ PoolName = Annotated[
     str,
     typer.Option("--pool", help="A pool: a folder made by 'train', or the one that ships."),
 ]
+ViewsName = Annotated[
+    str | None,
+    typer.Option(
+        "--views",
+        help="How often to look at each image: one, three (zoomed) or five (with its corners). "
+        "More is steadier, and as many times slower; as the pool says if not given.",
+        show_default=False,
+    ),
+]
 
 
 def names_in(text: str) -> list[str]:

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from polyshot.errors import PolyshotError, near, some
+
 Views = Literal["one", "three", "five"]
 
 
@@ -28,6 +30,14 @@ VIEWS: dict[Views, tuple[View, ...]] = {
     "three": (View(1.0), View(0.8), View(1.15)),
     "five": (View(1.0), *(View(0.8, right, down) for right in (-1, 1) for down in (-1, 1))),
 }
+
+
+def check_views(name: str) -> Views:
+    """Refuse a name that no views have."""
+    for known in VIEWS:
+        if known == name:
+            return known
+    raise PolyshotError(f"There are no views '{name}', only {some(VIEWS)}.{near(name, VIEWS)}")
 
 
 def over_views(embed: Callable[[Tensor], Tensor], images: Tensor, views: Views) -> Tensor:
