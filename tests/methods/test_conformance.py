@@ -1,6 +1,7 @@
 """What every method must do, whichever it is: one that is registered is tested here."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,18 @@ def test_the_same_question_has_the_same_answer(
     first = fitted(name).predict(tasks_of(packs[1], USUAL), adaptation)
     fitted(name).predict(tasks_of(packs[0], USUAL, seed=1), adaptation)  # leaves nothing behind
     assert torch.equal(first, fitted(name).predict(tasks_of(packs[1], USUAL), adaptation))
+
+
+@every_adaptation
+def test_it_looks_at_images_as_often_as_it_is_told(
+    name: str, adaptation: str, fitted: Fits, packs: list[Pack]
+) -> None:
+    tasks = tasks_of(packs[1], USUAL, count=2)
+    once, often = (
+        fitted(name).predict(replace(tasks, views=views), adaptation) for views in ("one", "three")
+    )
+    torch.testing.assert_close(often.sum(-1), torch.ones(often.shape[:2]))
+    assert not torch.allclose(once, often, atol=1e-4)
 
 
 @every_adaptation

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from polyshot.data.episodes import Episodes, EpisodeSampler
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError
-from polyshot.methods.image_tasks import ImageTasks
+from polyshot.methods.image_tasks import ImageTasks, Kept
 from polyshot.models.views import Views
 from polyshot.training.batches import Images
 
@@ -125,7 +125,7 @@ class TargetTasks:
             return images.bring(images.take(places[wanted.to(places.device)]))
 
         parts = iter(positions.to(self.device).split([len(ids) for ids in flat]))
-        kept: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()
+        kept: Kept = WeakKeyDictionary()
         for shape, row in drawn.items():
             support = next(parts).view(row.support.shape)  # [E, W, S]
             query = next(parts).view(self.episodes, -1)  # [E, W * Q], class by class

@@ -15,6 +15,9 @@ from polyshot.device import bf16_on
 from polyshot.models.normalise import normalise
 from polyshot.models.views import Views, over_views
 
+Kept = WeakKeyDictionary[nn.Module, dict[Views, Tensor]]
+"""Embeddings ``[n, d]`` of a table by networks."""
+
 BATCH = {"cpu": 512, "cuda": 2048}
 """Images embedded at once."""
 
@@ -35,7 +38,7 @@ class ImageTasks:
     """Whether networks stay as they are between calls, so that their embeddings may be kept."""
     views: Views = "one"
     """How often networks look at an image."""
-    _kept: "WeakKeyDictionary[nn.Module, Tensor]" = field(default_factory=WeakKeyDictionary)
+    _kept: Kept = field(default_factory=WeakKeyDictionary)
 
     def __len__(self) -> int:
         return len(self.support)
@@ -69,8 +72,9 @@ class ImageTasks:
 
     def table(self, network: nn.Module) -> Tensor:
         """Embed all images of the table with a network in evaluation mode: float32 ``[n, d]``."""
-        if self.frozen and network in self._kept:
-            return self._kept[network]
+        kept = self._kept.setdefault(network, {}) if self.frozen else {}
+        if self.views in kept:
+            return kept[self.views]
         device, parts = self.support.device, []
 
         def embed(pixels: Tensor) -> Tensor:
@@ -82,10 +86,8 @@ class ImageTasks:
             for positions in torch.split(all_of_them, BATCH[device.type]):
                 pixels = normalise(self.take(positions))
                 parts.append(over_views(embed, pixels, self.views))
-        embeddings = torch.cat(parts)
-        if self.frozen:
-            self._kept[network] = embeddings
-        return embeddings
+        kept[self.views] = torch.cat(parts)
+        return kept[self.views]
 
     def embedded(self, network: nn.Module) -> tuple[Tensor, Tensor]:
         """Embed with a network: support ``[E, W, S, d]`` and query ``[E, Q, d]``."""

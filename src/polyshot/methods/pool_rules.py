@@ -42,7 +42,8 @@ class PoolWithRule(Fitted):
     def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
         """Weigh the members' opinions: probabilities [E, Q, W]."""
         found = rule(self.rule, self.pool)
-        answers = predict_tasks(self.pool, self._indexed(tasks), [found], adaptation)
+        pool = self.pool.looking(tasks.views)  # as the tables are made
+        answers = predict_tasks(pool, self._indexed(tasks), [found], adaptation)
         self.diverged += int(answers.diverged.sum())
         return answers.probabilities[0]
 
