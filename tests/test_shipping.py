@@ -342,6 +342,14 @@ def test_a_card_knows_results_of_its_own_training_and_of_those_without_a_source(
     assert "By trainings without one, each left out in turn." in text
 
 
+def test_a_card_tells_how_often_the_pool_looks() -> None:
+    pool = trained_pool()
+    assert "looks at an image" not in card(pool)
+    text = card(pool.looking("five"))
+    assert "looks at an image 5 times (`views=five`), which was set after the training." in text
+    assert text.rstrip().removesuffix("```").rstrip().endswith("SHIPPED --views five")
+
+
 def test_a_card_that_lies_with_the_pool_is_shown(packs: Path, tmp_path: Path) -> None:
     trained_pool().save(tmp_path / "pool")
     (tmp_path / "pool" / "CARD.md").write_text("# Mine\n")

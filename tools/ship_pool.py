@@ -28,6 +28,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("pool", type=Path, help="a trained pool: RUN/pool")
     parser.add_argument("out", type=Path, help="where the shipped folder goes")
     parser.add_argument("--precision", choices=get_args(Precision), default="eight")
+    parser.add_argument("--views", help="how often it shall look at images, if not as it is")
     parser.add_argument("--packs", type=Path, help="measure on these packs")
     parser.add_argument("--images", type=int, default=200, help="of each pack, to embed")
     parser.add_argument("--episodes", type=int, default=0, help="of each pack, to classify")
@@ -40,7 +41,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
-    pool = Pool.load(given.pool, best_device())
+    pool = Pool.load(given.pool, best_device()).looking(given.views)
     shipped = ship(pool, given.out, given.precision)
     size = folder_bytes(given.out)
     print(f"{given.out}: {size / 1e6:.1f} MB ({folder_bytes(given.pool) / 1e6:.1f} MB as trained)")

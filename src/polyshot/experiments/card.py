@@ -14,6 +14,7 @@ from polyshot.evaluation.results import Result
 from polyshot.experiments.compare import label
 from polyshot.experiments.report_tables import classes_in_words, method_order
 from polyshot.models.resnet import parameter_count
+from polyshot.models.views import VIEWS
 from polyshot.pool import Pool
 
 RESEARCH_DATA = {
@@ -142,11 +143,21 @@ def _recipe(pool: Pool) -> str:
         [
             f"Preset `{plain['preset']}`, seed {plain['seed']}, images of {pool.size} pixels, "
             f"{pool.metric} metric. Step 1 trains the base on all sources, step 2 a modulator for "
-            "each with the base frozen, step 3 the selector.",
+            "each with the base frozen, step 3 the selector." + _looks(pool),
             "",
             *reached,
         ]
     ).rstrip()
+
+
+def _looks(pool: Pool) -> str:
+    """Say how often it looks at an image, where that is not once."""
+    if pool.views == "one":
+        return ""
+    trained = pool.about["config"].get("views", "one") == pool.views
+    return f" It looks at an image {len(VIEWS[pool.views])} times (`views={pool.views}`)" + (
+        "." if trained else ", which was set after the training."
+    )
 
 
 def _accuracy(pool: Pool, results: Sequence[Result]) -> str:
@@ -234,7 +245,8 @@ def _remake(pool: Pool) -> str:
     words += ["--seed", str(plain["seed"]), "--out", "run"]
     for option in _changed(plain):
         words += ["--set", option]
-    return f"{shlex.join(words)}\npython tools/ship_pool.py run/pool SHIPPED"
+    views = "" if plain.get("views", "one") == pool.views else f" --views {pool.views}"
+    return f"{shlex.join(words)}\npython tools/ship_pool.py run/pool SHIPPED{views}"
 
 
 def _changed(plain: Mapping[str, Any]) -> list[str]:
