@@ -107,7 +107,7 @@ a { color: var(--blue); }
 h2 { scroll-margin-top: .5rem; }
 h3 { margin-top: 2rem; text-wrap: balance; }
 h4 { margin: 1.2rem 0 .2rem; }
-.contents { columns: 16rem; column-gap: 2rem; padding-left: 1.2rem; margin: 1rem 0; }
+.contents { columns: 20rem; column-gap: 2rem; padding-left: 1.2rem; margin: 1rem 0; }
 .contents li { padding: .15rem 0; break-inside: avoid; }
 .report thead th { white-space: normal; }
 .report .average td { font-weight: 400; }
