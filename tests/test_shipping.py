@@ -22,7 +22,7 @@ from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result, append_results
 from polyshot.experiments.card import card
 from polyshot.pool import Pool
-from polyshot.pool_files import modulator_file
+from polyshot.pool_files import FORMAT, modulator_file
 from polyshot.precision import FACTOR, from_stored, to_stored
 from polyshot.shipping import default
 from polyshot.shipping.example import SIDES, draw_example
@@ -157,7 +157,7 @@ def test_small_pools_leave_modulators_of_no_strength_out(tmp_path: Path) -> None
         pool.save(tmp_path / precision, precision)
         assert (tmp_path / precision / modulator_file("off")).exists() == there
         about = json.loads((tmp_path / precision / "pool.json").read_text())
-        assert about["precision"] == precision and about["format"] == 2
+        assert about["precision"] == precision and about["format"] == FORMAT
         again = Pool.load(tmp_path / precision)
         images = np.zeros((2, 3, SIZE, SIZE), dtype=np.uint8)
         assert torch.equal(*again.embed(images, [0, 3]))
