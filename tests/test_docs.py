@@ -19,12 +19,10 @@ from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import METHODS, find_methods
 from polyshot.methods.readout import predict
 from polyshot.methods.rules import RULES
-from polyshot.shipping.default import VARIABLE, has_default
 from polyshot.shipping.example import draw_example
 
 from .pools import random_pool, random_tasks
 from .test_readme import SHORTER
-from .test_shipping import trained_pool
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -44,15 +42,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Where the package has no pool yet, a small one stands in."""
+def environment() -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    made = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}
-    if not has_default():
-        folder = tmp_path_factory.mktemp("stand-in") / "pool"
-        trained_pool().save(folder)
-        made[VARIABLE] = str(folder)
-    return made
+    return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}
 
 
 TOUR = [line for block in blocks("tour.md", "console") for line in block.splitlines()]

@@ -7,14 +7,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from polyshot.shipping.default import VARIABLE, has_default
 from tests.conftest import picture
-from tests.pools import random_pool
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -60,17 +57,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for i in range(3):
         picture(100 + i, (90, 200)).save(folder / "new" / f"{i}.jpg")
     return folder
-
-
-@pytest.fixture(scope="module", autouse=True)
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Where the package has no pool yet, a small one stands in for the one that ships."""
-    with pytest.MonkeyPatch.context() as patch:
-        if not has_default():
-            folder = tmp_path_factory.mktemp("stand-in") / "pool"
-            random_pool().save(folder)
-            patch.setenv(VARIABLE, str(folder))
-        yield
 
 
 def test_the_readme_has_commands_and_code() -> None:

@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--variants", default="", help="names of variants: a;b;c")
     given = parser.parse_args()
     packs, _ = part_sources(open_packs(given.packs), [])
-    config = override(preset(given.preset), [])
+    config = preset(given.preset)
     given.out.mkdir(parents=True, exist_ok=True)
     wanted = [name for name in given.variants.split(";") if name]
     if given.only != "modulators":

@@ -26,6 +26,7 @@ from polyshot.evaluation.stats import combined, interval, paired
 from polyshot.evaluation.targets import TargetTasks
 from polyshot.experiments.grid import GridFolder
 from polyshot.experiments.protocols import part_sources
+from polyshot.experiments.settings import settings_of
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import find_methods
 from polyshot.methods.pool_rules import PoolWithRule
@@ -98,12 +99,12 @@ def tried(world: World, target: Pack, given: argparse.Namespace) -> Cells:
                 found[f"{shape.shot} {name} {adaptation}"] = values.tolist()
     tasks = drawn.tasks(SHAPES[0], given.learned)
     rival = find_methods(["finetune-all"])[0]
-    values = answer(rival.fit(world, {**rival.settings}), tasks, "none", dim).accuracies
+    fitted = rival.fit(world, settings_of(rival, world.config.preset, {}))  # as it was tuned
+    values = answer(fitted, tasks, "none", dim).accuracies
     found["5 finetune-all none"] = values.tolist()
-    for adaptation in ("pa",):
-        for name in ("base", *_words(given.rules)):
-            values = answer(PoolWithRule(pool, name, members), tasks, adaptation, dim).accuracies
-            found[f"5 {name} {adaptation}"] = values.tolist()
+    for name in ("base", *_words(given.rules)):
+        values = answer(PoolWithRule(pool, name, members), tasks, "pa", dim).accuracies
+        found[f"5 {name} pa"] = values.tolist()
     for name in _words(given.rules):
         plain = PoolWithRule(pool, name, members).predict(tasks).log()
         for config in _configs(given):

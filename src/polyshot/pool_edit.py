@@ -168,18 +168,18 @@ def listing(pool: Pool) -> list[tuple[str, str, str, str, str, str, str]]:
 
 
 def _check_mergeable(one: Pool, other: Pool) -> None:
-    bases = one.member_hash(0), other.member_hash(0)
-    if bases[0] != bases[1]:
-        raise PolyshotError(
-            f"The pools have different bases, {bases[0][:12]} and {bases[1][:12]}: only pools over "
-            "one base can be merged."
-        )
     for what in ("kind", "metric", "size", "unit_input", "views"):
         values = getattr(one, what), getattr(other, what)
         if values[0] != values[1]:
             raise PolyshotError(
                 f"The pools differ in '{what}', {values[0]} and {values[1]}: they cannot be merged."
             )
+    bases = one.member_hash(0), other.member_hash(0)
+    if bases[0] != bases[1]:
+        raise PolyshotError(
+            f"The pools have different bases, {bases[0][:12]} and {bases[1][:12]}: only pools over "
+            "one base can be merged."
+        )
     hashes = [dict(zip(pool.members, pool.member_hashes(), strict=True)) for pool in (one, other)]
     common = [name for name in one.modulators if name in other.modulators]
     if clash := [name for name in common if hashes[0][name] != hashes[1][name]]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from polyshot.data.loading import Progress
 from polyshot.device import one_thread
 from polyshot.embedding import embed_batches, fused
-from polyshot.methods.blend import TaskNetworks, blended_scale
+from polyshot.methods.blend import OwnNetworks, blended_scale
 from polyshot.methods.opinions import Opinion, form_opinion
 from polyshot.methods.readout import member_opinion, mixed_answers, own_networks
 from polyshot.methods.rules import Mix, Rule
@@ -43,7 +43,7 @@ class _OwnNetwork(NamedTuple):
     opinion: Opinion
 
     @classmethod
-    def of(cls, networks: TaskNetworks | None) -> "_OwnNetwork | None":
+    def of(cls, networks: OwnNetworks | None) -> "_OwnNetwork | None":
         """Take the network of the only task, if it has one."""
         return None if networks is None else cls(fused(networks.folded()), networks.opinion.cpu())
 

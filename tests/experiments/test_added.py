@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from polyshot.data.pack import Pack
 from polyshot.data.toy_packs import draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result, append_results
-from polyshot.experiments import jobs, protocols
 from polyshot.experiments.grid_reader import read_grid
 from polyshot.experiments.protocols import PROTOCOLS
 from polyshot.experiments.report import write_report
@@ -24,19 +22,11 @@ from polyshot.experiments.report_tables import accuracy_tables
 from polyshot.experiments.runner import BAR, Summary, reproduce
 
 from .fake_grid import fake_result
-from .small_worlds import ONE_SHOT, SHAPE, SMALL, pack_of, states
+from .small_worlds import SHAPE, SMALL, pack_of, states
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "small_shape")
 
 OTHER = pack_of([7] * 6, "other")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def small_shape() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        for module in (jobs, protocols):
-            monkeypatch.setattr(module, "SHAPES", (SHAPE, ONE_SHOT))
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack
-from polyshot.data.toy_packs import draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import append_results
-from polyshot.experiments import jobs, protocols
 from polyshot.experiments.cells import Cell
 from polyshot.experiments.grid_reader import read_grid
 from polyshot.experiments.report import write_report
@@ -24,24 +22,12 @@ from polyshot.experiments.report_tables import accuracy_tables
 from polyshot.experiments.runner import BAR, Summary, reproduce
 
 from .fake_grid import DOMAINS, fake_result
-from .small_worlds import ONE_SHOT, SHAPE, SMALL, pack_of, states
+from .small_worlds import SHAPE, SMALL, pack_of, states
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "small_shape")
 
 OTHER = pack_of([7] * 6, "other")
 """All its classes are test classes."""
-
-
-@pytest.fixture(autouse=True)
-def small_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (jobs, protocols):
-        monkeypatch.setattr(module, "SHAPES", (SHAPE, ONE_SHOT))
-
-
-@pytest.fixture(scope="module")
-def packs(tmp_path_factory: pytest.TempPathFactory) -> list[Pack]:
-    folder = tmp_path_factory.mktemp("packs")
-    return draw_packs(folder, ["signs", "textures"], size=16, per_class=6, workers=1)
 
 
 def run(packs: list[Pack], out: Path, *names: str, **changes: Any) -> Summary:

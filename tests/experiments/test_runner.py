@@ -14,11 +14,9 @@ from torch import Tensor
 
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
-from polyshot.data.toy_packs import draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.evaluate import evaluate
 from polyshot.evaluation.results import Result
-from polyshot.experiments import jobs, protocols
 from polyshot.experiments.grid_reader import read_grid
 from polyshot.experiments.runner import BAR, Summary, reproduce
 from polyshot.methods.image_tasks import ImageTasks
@@ -28,22 +26,9 @@ from polyshot.training import grown_world
 from polyshot.training.locks import locked
 from polyshot.training.world import World
 
-from .small_worlds import ONE_SHOT, SHAPE, SMALL, pack_of, states
+from .small_worlds import SHAPE, SMALL, pack_of, states
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(autouse=True)
-def small_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the shape of shares and contributions one that the small packs can serve."""
-    for module in (jobs, protocols):
-        monkeypatch.setattr(module, "SHAPES", (SHAPE, ONE_SHOT))
-
-
-@pytest.fixture(scope="module")
-def packs(tmp_path_factory: pytest.TempPathFactory) -> list[Pack]:
-    folder = tmp_path_factory.mktemp("packs")
-    return draw_packs(folder, ["signs", "textures"], size=16, per_class=6, workers=1)
+pytestmark = pytest.mark.usefixtures("one_thread", "small_shape")
 
 
 OTHER = pack_of([7] * 6, "other")

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
-from polyshot.data.toy_packs import draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.experiments.tune import BAR, points, tune
 from polyshot.methods.image_tasks import ImageTasks
@@ -21,12 +20,6 @@ from polyshot.training.world import World
 from .small_worlds import SMALL, states
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(scope="module")
-def packs(tmp_path_factory: pytest.TempPathFactory) -> list[Pack]:
-    folder = tmp_path_factory.mktemp("packs")
-    return draw_packs(folder, ["signs", "textures"], size=16, per_class=6, workers=1)
 
 
 class Skilled(Fitted):

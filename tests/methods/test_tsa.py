@@ -18,7 +18,7 @@ from polyshot.methods.pool_rules import PoolWithRule
 from polyshot.methods.readout import predict, predict_tasks
 from polyshot.methods.rules import rule
 from polyshot.methods.tasks import IndexedTasks
-from polyshot.methods.tsa import learn_networks
+from polyshot.methods.tsa import learn_own_networks
 from polyshot.methods.weights import by_selector
 from polyshot.models.heads import Metric, prototype_logits, prototypes
 from polyshot.models.modulators import Kind, blend, fold
@@ -223,8 +223,8 @@ def test_the_halves_of_the_support_set_choose() -> None:
 
         return plain
 
-    assert learn_networks(pool, tasks, weights, answer(0))[0] is None, "nothing could be better"
-    networks, _ = learn_networks(pool, tasks, weights, answer(1))
+    assert learn_own_networks(pool, tasks, weights, answer(0))[0] is None, "nothing could be better"
+    networks, _ = learn_own_networks(pool, tasks, weights, answer(1))
     assert networks is not None and len(networks.rows) == EPISODES
 
 

@@ -16,7 +16,7 @@ from polyshot.models.urt import MemberAttention
 from polyshot.pool import Pool
 from polyshot.training.metrics import Metrics
 from polyshot.training.run import train
-from polyshot.training.urt import Views, fewer_tasks, train_attention
+from polyshot.training.urt import Sights, fewer_tasks, train_attention
 
 from ..pools import random_pool, random_tasks
 
@@ -34,7 +34,7 @@ def test_weights_are_shares_of_any_number_of_members() -> None:
         torch.testing.assert_close(attention(seen[:, :, [3, 1, 4, 0, 2]]), weights)
 
 
-def made_up(members: int, seed: int) -> Views:
+def made_up(members: int, seed: int) -> Sights:
     """Tasks in which one member is right; its prototypes say so, whichever it is."""
     draw = torch.Generator().manual_seed(seed)
     best = torch.randint(0, members, (120,), generator=draw)
@@ -43,7 +43,7 @@ def made_up(members: int, seed: int) -> Views:
     logits = torch.randn(120, members, 3, 4, 3, generator=draw)
     right = torch.eye(3)[:, None, :].expand(3, 4, 3)
     logits[torch.arange(120), best] += 6.0 * right
-    return Views(F.normalize(seen, dim=-1), logits)
+    return Sights(F.normalize(seen, dim=-1), logits)
 
 
 def test_it_learns_whom_to_listen_to(tmp_path: Path, config: Config) -> None:

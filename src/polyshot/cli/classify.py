@@ -100,7 +100,7 @@ def example(
 ) -> None:
     """Draw a folder to try things on: support/<class>/*.png and query/*.png, of mixed sizes.
 
-    The names of the queries tell their classes, to check the answers by; no command reads them.
+    OUT/answers.csv tells what the queries are, to check the answers by; 'classify' never reads it.
 
     Example: polyshot example example/ && polyshot classify --support example/support --query
     example/query

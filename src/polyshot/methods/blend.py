@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class TaskNetworks:
+class OwnNetworks:
     """Networks of k tasks, and what they make of the support sets."""
 
     base: ResNet
@@ -45,7 +45,7 @@ class TaskNetworks:
     def logits(self, tasks: TaskBatch) -> Tensor:
         """Classify the queries of the tasks `rows`: ``[k, W, Q]``."""
         return self.opinion.logits(
-            embed_tasks(self.base, self.modulators, tasks.query_images, self.rows, self.views)
+            embed_own(self.base, self.modulators, tasks.query_images, self.rows, self.views)
         )
 
     def folded(self) -> ResNet:
@@ -60,9 +60,7 @@ def blended(pool: "Pool", weights: Tensor) -> TaskModulators:
     return task_modulators(pool.base, list(pool.modulators.values()), shares)
 
 
-def blend_networks(
-    pool: "Pool", tasks: TaskBatch, weights: Tensor, adaptation: str
-) -> TaskNetworks:
+def blend_networks(pool: "Pool", tasks: TaskBatch, weights: Tensor, adaptation: str) -> OwnNetworks:
     """Give each task its blend; `adaptation` is one on embeddings: none, head or pa."""
     modulators = blended(pool, weights)
     rows = torch.arange(len(tasks), device=pool.device)
@@ -70,7 +68,7 @@ def blend_networks(
     def flat_support(chosen: Tensor) -> Tensor:
         return tasks.support_images(chosen).flatten(1, 2)
 
-    support = embed_tasks(pool.base, modulators, flat_support, rows, pool.views)  # [E, W * S, d]
+    support = embed_own(pool.base, modulators, flat_support, rows, pool.views)  # [E, W * S, d]
     mask = None if tasks.mask is None else tasks.mask.to(support.device)
     way = tasks.support_images(rows[:1]).shape[1]
     opinion = form_opinion(
@@ -81,7 +79,7 @@ def blend_networks(
         adaptation,
         pool.adaptation,
     )
-    return TaskNetworks(pool.base, modulators, rows, opinion, pool.views)
+    return OwnNetworks(pool.base, modulators, rows, opinion, pool.views)
 
 
 def blended_scale(pool: "Pool", weights: Tensor) -> Tensor:
@@ -89,7 +87,7 @@ def blended_scale(pool: "Pool", weights: Tensor) -> Tensor:
     return (weights @ torch.tensor(pool.scales)).to(pool.device)
 
 
-def embed_tasks(
+def embed_own(
     base: ResNet,
     modulators: TaskModulators,
     images: Callable[[Tensor], Tensor],

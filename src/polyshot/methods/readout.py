@@ -14,12 +14,12 @@ from torch import Tensor
 from polyshot.config import AdaptationConfig
 from polyshot.data.loading import Progress
 from polyshot.errors import PolyshotError, near, some
-from polyshot.methods.blend import TaskNetworks, blend_networks
+from polyshot.methods.blend import OwnNetworks, blend_networks
 from polyshot.methods.opinions import Opinion, form_opinion, prepared
 from polyshot.methods.rules import Rule
 from polyshot.methods.rules import rule as find_rule
 from polyshot.methods.tasks import HeldOut, TaskBatch
-from polyshot.methods.tsa import learn_networks
+from polyshot.methods.tsa import learn_own_networks
 from polyshot.models.heads import Metric
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def own_networks(
     weights: Tensor,
     adaptation: str,
     report: Progress | None = None,
-) -> tuple[TaskNetworks | None, Tensor]:
+) -> tuple[OwnNetworks | None, Tensor]:
     """Give tasks networks of their own, where rule or adaptation do so.
 
     Args:
@@ -169,7 +169,7 @@ def own_networks(
         half = _answers(pool, HeldOut(tasks, known, places), [rule], [weights], "none")
         return half.probabilities[0].clamp(min=1e-9).log().to(pool.device)
 
-    learned, diverged = learn_networks(pool, tasks, weights, plain, report)
+    learned, diverged = learn_own_networks(pool, tasks, weights, plain, report)
     return learned, diverged.cpu()
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from polyshot.config import AdaptationConfig
 from polyshot.data.loading import Progress
 from polyshot.device import bf16_on
-from polyshot.methods.blend import TaskNetworks, blended, blended_scale, embed_tasks
+from polyshot.methods.blend import OwnNetworks, blended, blended_scale, embed_own
 from polyshot.methods.inner_loop import tasks_at_once
 from polyshot.methods.opinions import USUAL_SCALE, Opinion
 from polyshot.methods.pa import PACE, identities
@@ -80,7 +80,7 @@ class Networks:
         def flat(chosen: Tensor) -> Tensor:
             return self.tasks.support_images(chosen).flatten(1, 2)
 
-        raw = embed_tasks(self.base, self.learned(leaves, rows), flat, rows, views)
+        raw = embed_own(self.base, self.learned(leaves, rows), flat, rows, views)
         mapped = raw @ leaves[-1].mT
         return unit_centres(mapped.view(*present.shape, -1), present)
 
@@ -91,13 +91,13 @@ class Networks:
         return TaskModulators(own, fixed.slopes, fixed.shifts)
 
 
-def learn_networks(
+def learn_own_networks(
     pool: "Pool",
     tasks: TaskBatch,
     weights: Tensor,
     plain: Callable[[Tensor, Tensor], Tensor],
     report: Progress | None = None,
-) -> tuple[TaskNetworks | None, Tensor]:
+) -> tuple[OwnNetworks | None, Tensor]:
     """Learn a network for each task that gains by it.
 
     Args:
@@ -128,7 +128,7 @@ def learn_networks(
     if pool.views != "one":  # it has learned from one
         centres = networks.centres(found.leaves, found.rows, pool.views)
     opinion = Opinion(centres, None, found.scale, unit=True, maps=found.leaves[-1])
-    networks_of = TaskNetworks(pool.base, modulators, found.rows, opinion, pool.views)
+    networks_of = OwnNetworks(pool.base, modulators, found.rows, opinion, pool.views)
     return networks_of, found.diverged
 
 

@@ -25,7 +25,7 @@ from polyshot.training.device import can_compile, graphed, on_device, seeded
 from polyshot.training.files import read_weights
 from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
-from polyshot.training.step import Best, Group, Report, Schedule
+from polyshot.training.step import Best, Group, Report, Schedule, decayed_by_kind
 from polyshot.training.tasks import TaskSet
 
 WORTH_COMPILING = 2000
@@ -113,11 +113,7 @@ class BaseStep:
 
     def groups(self) -> list[Group]:
         """Decay kernels and the classifier's matrix, not biases and batch norm."""
-        parameters = list(self.module.parameters())
-        return [
-            Group([p for p in parameters if p.ndim > 1], decayed=True),
-            Group([p for p in parameters if p.ndim == 1], decayed=False),
-        ]
+        return decayed_by_kind(self.module.parameters())
 
     def ready(self) -> None:
         """Record the network as a CUDA graph, where one process has one GPU."""
@@ -193,7 +189,16 @@ def train_base(
 ) -> tuple[ResNet, Best]:
     """Train the base; returns it in evaluation mode with the best state by validation."""
     train, val = (Images(packs, part, device) for part in ("train", "val"))
-    own = config.base
+    step = BaseStep(train, val, config, start)
+    best = learn_base(step, checkpoint, metrics, report)
+    return step.module.base.eval().requires_grad_(False), best
+
+
+def learn_base(
+    step: BaseStep, checkpoint: Path, metrics: Metrics, report: Report | None = None
+) -> Best:
+    """Run a step by the schedule of step 1; it stops reading images in any case."""
+    own = step.config.base
     schedule = Schedule(
         own.steps,
         own.optimiser,
@@ -203,12 +208,10 @@ def train_base(
         own.validate_every,
         own.warm_up,
     )
-    step = BaseStep(train, val, config, start)
     try:
-        best = learn(step, schedule, checkpoint, metrics, config.seed, report)
+        return learn(step, schedule, checkpoint, metrics, step.config.seed, report)
     finally:
         step.close()
-    return step.module.base.eval().requires_grad_(False), best
 
 
 def validation_sets(val: Images, config: Config) -> list[TaskSet]:

@@ -24,7 +24,7 @@ from polyshot.training.batches import Images, Prefetch
 from polyshot.training.device import graphed, on_device
 from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
-from polyshot.training.step import Best, Group, Report, Schedule
+from polyshot.training.step import Best, Group, Report, Schedule, decayed_by_kind
 from polyshot.training.tasks import hits, sampler
 
 
@@ -105,11 +105,7 @@ class Learner(nn.Module, ABC):
 
     def groups(self) -> list[Group]:
         """Decay kernels and matrices, not biases and batch norm."""
-        parameters = [p for p in self.parameters() if p.requires_grad]
-        return [
-            Group([p for p in parameters if p.ndim > 1], decayed=True),
-            Group([p for p in parameters if p.ndim <= 1], decayed=False),
-        ]
+        return decayed_by_kind(p for p in self.parameters() if p.requires_grad)
 
     @abstractmethod
     def loss(self, batch: EpisodeBatch) -> Tensor:

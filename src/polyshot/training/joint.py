@@ -20,13 +20,12 @@ from polyshot.errors import PolyshotError
 from polyshot.models.modulators import Kind, Modulator, fold
 from polyshot.models.resnet import BLOCKS, BN_EPS, STAGES, Block, ResNet
 from polyshot.training import parallel
-from polyshot.training.base import BaseStep, Classifier
+from polyshot.training.base import BaseStep, Classifier, learn_base
 from polyshot.training.batches import Batch, Batches, Images
 from polyshot.training.device import on_device, seeded
-from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
 from polyshot.training.modulators import Strength, choose_strength
-from polyshot.training.step import Best, Report, Schedule
+from polyshot.training.step import Best, Report
 
 
 class JointClassifier(Classifier):
@@ -187,20 +186,7 @@ def train_joint(
 ) -> tuple[ResNet, Best, list[tuple[Modulator, Strength, Best]]]:
     """Train base and modulators; returns the base in evaluation mode, and a member a source."""
     train, val = (Images(packs, part, device) for part in ("train", "val"))
-    own = config.base
-    schedule = Schedule(
-        own.steps,
-        own.optimiser,
-        own.learning_rate,
-        own.weight_decay,
-        own.clip,
-        own.validate_every,
-        own.warm_up,
-    )
     step = JointStep(train, val, config, start)
-    try:
-        best = learn(step, schedule, checkpoint, metrics, config.seed, report)
-    finally:
-        step.close()
+    best = learn_base(step, checkpoint, metrics, report)
     step.module.eval().requires_grad_(False)
     return step.module.base, best, [step.member(i, best) for i in range(len(packs))]

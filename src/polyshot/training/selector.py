@@ -15,7 +15,7 @@ from polyshot.task_statistics import Part, SourceTasks, TaskSample, sample
 from polyshot.training.device import seeded
 from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
-from polyshot.training.step import Best, Group, Report, Schedule
+from polyshot.training.step import Best, Group, Report, Schedule, decayed_by_kind
 from polyshot.training.tasks import Network, TaskSet, hits, log_likelihood
 
 
@@ -55,11 +55,7 @@ class SelectorStep:
 
     def groups(self) -> list[Group]:
         """Decay the matrices."""
-        parameters = list(self.module.parameters())
-        return [
-            Group([p for p in parameters if p.ndim > 1], decayed=True),
-            Group([p for p in parameters if p.ndim == 1], decayed=False),
-        ]
+        return decayed_by_kind(self.module.parameters())
 
     def ready(self) -> None:
         """Nothing to prepare."""
@@ -126,13 +122,17 @@ def train_selector(
     report: Report | None = None,
 ) -> tuple[Selector, Best]:
     """Train the selector; returns it in evaluation mode with the best state by validation."""
+    step = SelectorStep(train, val, config)
+    best = learn(step, selector_schedule(config), checkpoint, metrics, config.seed, report)
+    return step.module.eval().requires_grad_(False), best
+
+
+def selector_schedule(config: Config) -> Schedule:
+    """Say how step 3 is optimised."""
     own = config.selector
-    schedule = Schedule(
+    return Schedule(
         own.steps, "adam", own.learning_rate, own.weight_decay, own.clip, own.validate_every
     )
-    step = SelectorStep(train, val, config)
-    best = learn(step, schedule, checkpoint, metrics, config.seed, report)
-    return step.module.eval().requires_grad_(False), best
 
 
 def statistics_of(

@@ -1,7 +1,7 @@
 """What a step of the training hands to the loop, and what the loop gives back."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -19,6 +19,15 @@ class Group(NamedTuple):
     """Whether weight decay pulls on them."""
     pace: float = 1.0
     """Factor on the learning rate."""
+
+
+def decayed_by_kind(parameters: Iterable[nn.Parameter]) -> list[Group]:
+    """Decay kernels and matrices, not biases and batch norm."""
+    every = list(parameters)
+    return [
+        Group([p for p in every if p.ndim > 1], decayed=True),
+        Group([p for p in every if p.ndim <= 1], decayed=False),
+    ]
 
 
 class Step(Protocol):

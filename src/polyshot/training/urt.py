@@ -19,7 +19,8 @@ from polyshot.training.files import write_weights
 from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
 from polyshot.training.results import Results
-from polyshot.training.step import Best, Group, Report, Schedule
+from polyshot.training.selector import selector_schedule
+from polyshot.training.step import Best, Group, Report, decayed_by_kind
 from polyshot.training.tasks import Network, TaskSet, hits, log_likelihood
 
 APART = 0.1
@@ -30,7 +31,7 @@ LARGEST = 2**24
 """Numbers of prototypes that are kept of each source."""
 
 
-class Views(NamedTuple):
+class Sights(NamedTuple):
     """How M members see T tasks: W ways, Q queries a class, d entries an embedding."""
 
     prototypes: Tensor
@@ -45,7 +46,7 @@ class UrtStep:
     name, section = "urt", "selector"
     shared = False
 
-    def __init__(self, train: Views, val: Views, config: Config):
+    def __init__(self, train: Sights, val: Sights, config: Config):
         own = config.selector
         self.images, self.memory = own.batch, ("selector.batch", own.batch)
         self._train, self._val = train, val
@@ -56,11 +57,7 @@ class UrtStep:
 
     def groups(self) -> list[Group]:
         """Decay the matrices."""
-        parameters = list(self.module.parameters())
-        return [
-            Group([p for p in parameters if p.ndim > 1], decayed=True),
-            Group([p for p in parameters if p.ndim == 1], decayed=False),
-        ]
+        return decayed_by_kind(self.module.parameters())
 
     def ready(self) -> None:
         """Nothing to prepare."""
@@ -82,16 +79,16 @@ class UrtStep:
         return float(hits(mixed).mean())
 
 
-def views(
+def sights(
     sets: Sequence[TaskSet],
     members: Sequence[Network],
     scales: Sequence[float],
     config: Config,
     name: str,
     report: Report | None = None,
-) -> Views:
+) -> Sights:
     """Let every member look at every task; images are embedded once a network."""
-    parts: list[Views] = []
+    parts: list[Sights] = []
     total, done = len(members) * sum(len(tasks.places) for tasks in sets), 0
     for tasks in sets:
         seen: dict[Network, tuple[Tensor, Tensor]] = {}
@@ -106,12 +103,12 @@ def views(
                 report(name, done, total)
         pairs = list(zip(members, scales, strict=True))
         parts.append(
-            Views(
+            Sights(
                 torch.stack([seen[member][0] for member, _ in pairs], 1),
                 torch.stack([scale * seen[member][1] for member, scale in pairs], 1),
             )
         )
-    return Views(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+    return Sights(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 
 def fewer_tasks(config: Config, members: int) -> Config:
@@ -136,7 +133,7 @@ def write_attention(
     """Train the attention of a run whose members are trained, and write it to its file."""
     config, networks = results.config, results.networks()
     train, val = (
-        views(sets, networks, scales, config, f"embed {part} for urt", report)
+        sights(sets, networks, scales, config, f"embed {part} for urt", report)
         for sets, part in ((tasks, "training"), (validation, "validation"))
     )
     checkpoint = results.checkpoint(results.urt_file)
@@ -147,20 +144,16 @@ def write_attention(
 
 
 def train_attention(
-    train: Views,
-    val: Views,
+    train: Sights,
+    val: Sights,
     config: Config,
     checkpoint: Path,
     metrics: Metrics,
     report: Report | None = None,
 ) -> tuple[MemberAttention, Best]:
     """Train the attention; returns it in evaluation mode with the best state by validation."""
-    own = config.selector
-    schedule = Schedule(
-        own.steps, "adam", own.learning_rate, own.weight_decay, own.clip, own.validate_every
-    )
     step = UrtStep(train, val, config)
-    best = learn(step, schedule, checkpoint, metrics, config.seed, report)
+    best = learn(step, selector_schedule(config), checkpoint, metrics, config.seed, report)
     return step.module.eval().requires_grad_(False), best
 
 
