@@ -3,8 +3,7 @@
 *Universal Representation Learning from Multiple Domains for Few-shot Classification* (Li et al.,
 2021): the map starts as the identity and is learned by nearest prototypes of the support set. There
 its learning rate is another on seen than on unseen domains; here it is the low one everywhere. And
-here a query's cosines are the mean of those with and without the map: it costs nothing and was
-better than either on embedded domains, seen and unseen.
+here a query's cosines are the mean of those with and without the map, which costs nothing.
 """
 
 from collections.abc import Callable, Sequence

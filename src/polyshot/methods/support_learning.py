@@ -172,8 +172,8 @@ def _choose(
 ) -> tuple[Tensor, Tensor]:
     """Find the rate of the tasks `rows`, 0 for no learning, and the scale of their logits: [k].
 
-    A handful of images decide little (the choice of the likeliest is worse than the low rate for
-    all), so the first rate stays unless another is right clearly more often.
+    A handful of images decide little, so the first rate stays unless another is right clearly more
+    often.
     """
     known, tried = halves(present)  # [2, E, W, S]
     places, there = compact(tried)  # [2, E, W, S']
