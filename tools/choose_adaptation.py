@@ -5,7 +5,8 @@
 Takes the worlds of a grid as `polyshot reproduce seen unseen` trains them (what is missing is
 trained): the one of all sources, tested on their validation classes, and those without one source,
 tested on the validation classes of that. Writes one line a cell and prints means over the domains
-with paired differences from base + prototypes.
+with paired differences from base + prototypes; then the settings of `tsa` that gain most, seen and
+left-out domains counting alike, and whether it should learn from single images too.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from torch import Tensor
@@ -37,6 +39,7 @@ from polyshot.training.world import World
 SHAPES = (EpisodeShape(5, 5, 10), EpisodeShape(5, 1, 10))
 SHARES = (1.0, 0.7, 0.5, 0.3)
 """Of what was learned in the answer; the rest is the rule's own answer without learning."""
+SHARE = "share"
 Cells = dict[str, list[float]]
 """Accuracy of each episode, by what was tried."""
 
@@ -55,7 +58,8 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=300)
     parser.add_argument("--learned", type=int, default=100, help="episodes where tsa learns")
     parser.add_argument("--rates", default="0.05,0.1,0.2,0.5")
-    parser.add_argument("--starts", default="base,rule")
+    parser.add_argument("--starts", default="rule,base")
+    parser.add_argument("--turns", default="0,1", help="0 the whole image, 1 views in turn")
     parser.add_argument("--updates", default="40")
     parser.add_argument("--rules", default="auto")
     given = parser.parse_args()
@@ -77,8 +81,10 @@ def main() -> None:
                     lines.write(json.dumps({**about, "per_episode": values}) + "\n")
                 lines.flush()
                 print(f"{target.domain.name}: {time.perf_counter() - start:.1f} s", flush=True)
-    for seen in (True, False):
-        show("seen" if seen else "left out", [c for (s, _), c in every.items() if s == seen])
+    parts = [[c for (s, _), c in every.items() if s == seen] for seen in (True, False)]
+    for name, targets in zip(("seen", "left out"), parts, strict=True):
+        show(name, targets)
+    print("\n" + chosen([targets for targets in parts if targets]))
 
 
 def tried(world: World, target: Pack, given: argparse.Namespace) -> Cells:
@@ -92,7 +98,7 @@ def tried(world: World, target: Pack, given: argparse.Namespace) -> Cells:
     for shape in SHAPES:
         tasks = drawn.tasks(shape)
         for name in rules:
-            for adaptation in ("none", "head"):
+            for adaptation in ("none", "head") if name in ("base", "auto") else ("none",):
                 values = answer(
                     PoolWithRule(pool, name, members), tasks, adaptation, dim
                 ).accuracies
@@ -107,30 +113,64 @@ def tried(world: World, target: Pack, given: argparse.Namespace) -> Cells:
         found[f"5 {name} pa"] = values.tolist()
     for name in _words(given.rules):
         plain = PoolWithRule(pool, name, members).predict(tasks).log()
+        single = drawn.tasks(SHAPES[1], given.learned)
         for config in _configs(given):
             own = PoolWithRule(replace(pool, adaptation=config), name, members)
             learned = own.predict(tasks, "tsa").log()
-            what = f"5 {name} tsa {config.tsa_start} {config.rates[0]:g} x{config.updates}"
+            what = f"{name} tsa {_text(config)}"
             for share in SHARES:
                 mixed = share * learned + (1 - share) * plain
-                found[f"{what} share {share:g}"] = _accuracy(mixed, tasks).tolist()
+                found[f"5 {what} {SHARE}={share:g}"] = _accuracy(mixed, tasks).tolist()
+            if config.tsa_start == "rule":
+                found[f"1 {what}"] = answer(own, single, "tsa", dim).accuracies.tolist()
     return found
 
 
 def _configs(given: argparse.Namespace) -> Iterator[AdaptationConfig]:
-    for start in _words(given.starts):
-        for updates in _words(given.updates):
-            for rate in _words(given.rates):
-                yield AdaptationConfig(
-                    rates=(float(rate),),
-                    updates=int(updates),
-                    tsa_start=start,  # type: ignore[arg-type]
-                )
+    ways = [_words(text) for text in (given.starts, given.turns, given.updates, given.rates)]
+    for start, turns, updates, rate in product(*ways):
+        yield AdaptationConfig(
+            rates=(float(rate),),
+            updates=int(updates),
+            least_shots=1,
+            tsa_start=start,  # type: ignore[arg-type]
+            tsa_turns=turns == "1",
+        )
+
+
+def _text(config: AdaptationConfig) -> str:
+    """Write as settings of a method (`pool_rules.LEARNING`)."""
+    values = {
+        "rate": config.rates[0],
+        "steps": config.updates,
+        "from_base": config.tsa_start == "base",
+        "turns": config.tsa_turns,
+    }
+    return " ".join(f"{name}={value:g}" for name, value in values.items())
 
 
 def _accuracy(logits: Tensor, tasks: ImageTasks) -> Tensor:
     by_class = logits.view(len(tasks), tasks.way, -1, tasks.way)
     return hits(by_class).flatten(1).double().mean(1).cpu()
+
+
+def gain(targets: list[Cells], what: str) -> tuple[float, float]:
+    """Return the mean difference from base + prototypes, with its half-width."""
+    baseline = f"{what[0]} base none"
+    return combined([paired(c[what], c[baseline][: len(c[what])]) for c in targets])
+
+
+def chosen(parts: list[list[Cells]]) -> str:
+    """Choose on several groups of targets, which count alike."""
+    tries = [what for what in parts[0][0] if SHARE in what]
+    best = max(tries, key=lambda what: sum(gain(targets, what)[0] for targets in parts))
+    single = f"1 {best[2:].rpartition(' ')[0]}"
+    helps = single in parts[0][0] and all(
+        mean > half for mean, half in (gain(targets, single) for targets in parts)
+    )
+    name, _, *settings = best[2:].split()
+    settings.append(f"shots={1 if helps else 2}")
+    return " ".join(["chosen:", *(f"--set {name}.{setting}" for setting in settings)])
 
 
 def show(name: str, targets: list[Cells]) -> None:
@@ -139,14 +179,12 @@ def show(name: str, targets: list[Cells]) -> None:
         return
     rows = []
     for what in targets[0]:
-        baseline = f"{what[0]} base none"
-        gains = [paired(c[what], c[baseline][: len(c[what])]) for c in targets]
-        mean, half = combined(gains)
+        mean, half = gain(targets, what)
         own = combined([interval(c[what]) for c in targets])[0]
         rows.append((what, own, mean, half))
     print(f"\n{name}, {len(targets)} domains")
     for what, own, mean, half in sorted(rows, key=lambda row: (row[0][0], -row[2])):
-        print(f"{what:45} {100 * own:6.2f} {100 * mean:+6.2f} ±{100 * half:.2f}")
+        print(f"{what:60} {100 * own:6.2f} {100 * mean:+6.2f} ±{100 * half:.2f}")
 
 
 def _without(sources: list[Pack], left_out: Pack) -> tuple[Pack, ...]:

@@ -141,11 +141,15 @@ class AdaptationConfig:
     rates: tuple[float, ...] = (0.05,)
     """Adadelta's learning rates of a modulator; of a map twice as much. Every task takes the first,
     unless its own halves do clearly better with another, or without learning."""
+    least_shots: int = 2
+    """Images that some class must have for `pa` and `tsa` to learn; 1 lets them learn always."""
     tsa_start: Literal["rule", "base", "selected"] = "rule"
     """Where `tsa` starts: from the modulators blended by the rule's weights (with `base` that is
     alpha_0, with `select` the selected one), from alpha_0, or from the heaviest member."""
     tsa_share: float = 1.0
     """Weight of what `tsa` has learned in the answer; the rest is the rule's own, without it."""
+    tsa_turns: bool = False
+    """Whether updates of `tsa` take the pool's views in turn, instead of the whole image always."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +198,7 @@ class Config:
             "selector.hidden": (selector.hidden, 1),
             "adaptation.steps": (self.adaptation.steps, 0),
             "adaptation.updates": (self.adaptation.updates, 0),
+            "adaptation.least_shots": (self.adaptation.least_shots, 1),
         }
         for name, (value, lowest) in least.items():
             if value < lowest:
@@ -238,7 +243,7 @@ PRESETS: dict[str, Config] = {
         selector=SelectorConfig(dropout=0.0, weight_decay=0.0, standardise=False),
         adaptation=AdaptationConfig(start="random", learning_rate=0.01, pull=1e-3),
     ),
-    "strong": Config(preset="strong"),
+    "strong": Config(preset="strong", views="five"),
 }
 
 

@@ -13,17 +13,20 @@ from torch.func import functional_call
 from polyshot.config import AdaptationConfig
 from polyshot.errors import PolyshotError
 from polyshot.methods import inner_loop
+from polyshot.methods.blend import blended
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.pool_rules import PoolWithRule
 from polyshot.methods.readout import predict, predict_tasks
 from polyshot.methods.rules import rule
 from polyshot.methods.tasks import IndexedTasks
-from polyshot.methods.tsa import learn_own_networks
+from polyshot.methods.tsa import Networks, learn_own_networks
 from polyshot.methods.weights import by_selector
 from polyshot.models.heads import Metric, prototype_logits, prototypes
 from polyshot.models.modulators import Kind, blend, fold
 from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet, modulated_layers
+from polyshot.models.task_modulators import stem
+from polyshot.models.views import VIEWS, seen
 from polyshot.pool import Pool
 
 from ..pools import SIZE, random_pool, random_tasks
@@ -164,6 +167,38 @@ def test_the_rule_may_keep_a_share_of_the_answer(name: str) -> None:
     expected = (0.25 * learned.log() + 0.75 * plain.log()).softmax(-1)
     torch.testing.assert_close(mixed, expected, atol=1e-5, rtol=1e-4)
     assert not torch.allclose(learned, plain, atol=1e-3)
+
+
+def test_updates_may_take_the_views_in_turn() -> None:
+    """Two updates by two views are an update by each, after the other."""
+    pool = replace(random_pool(), views="five")
+    tasks = picture_tasks(pool)
+    rows, places = torch.arange(EPISODES), torch.arange(SHOT).expand(EPISODES, WAY, SHOT)
+    start = blended(pool, torch.ones(EPISODES, 4) / 4)
+    names = list(start.weights)
+    networks = Networks(pool.base, start, tasks, names, turns="five")
+    images = tasks.support_images(rows).flatten(1, 2)
+    for view, found in zip(VIEWS["five"], networks.inputs(rows, places), strict=True):
+        torch.testing.assert_close(found, stem(pool.base, seen(images, view)))
+
+    def answer(turns: bool, updates: int) -> Tensor:
+        own = replace(ALWAYS, tsa_turns=turns, updates=updates)
+        return predict(replace(pool, adaptation=own), tasks, "auto", "tsa")
+
+    torch.testing.assert_close(answer(True, 1), answer(False, 1))  # the whole image comes first
+    assert not torch.allclose(answer(True, 2), answer(False, 2), atol=1e-4)
+
+
+@pytest.mark.parametrize("rates", [(0.5,), (0.5, 0.05)])
+@pytest.mark.parametrize("adaptation", ["pa", "tsa"])
+def test_learning_from_single_images_may_be_allowed(
+    adaptation: str, rates: tuple[float, ...]
+) -> None:
+    pool = random_pool(adaptation=replace(ALWAYS, least_shots=1, rates=rates))
+    tasks = picture_tasks(pool, shot=1)
+    found, plain = predict(pool, tasks, "auto", adaptation), predict(pool, tasks, "auto")
+    assert found.isfinite().all()
+    assert not torch.allclose(found, plain, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["auto", "select", "blend", "base"])

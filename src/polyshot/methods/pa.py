@@ -39,9 +39,9 @@ class Maps:
         """Return identities ``[k, d, d]``."""
         return [identities(len(rows), self.support)]
 
-    def inputs(self, rows: Tensor, places: Tensor) -> Tensor:
-        """Return embeddings ``[k, W * S', d]``."""
-        return pick(self.support[rows], places).flatten(1, 2)
+    def inputs(self, rows: Tensor, places: Tensor) -> list[Tensor]:
+        """Return embeddings ``[k, W * S', d]``, over all views already."""
+        return [pick(self.support[rows], places).flatten(1, 2)]
 
     def embed(self, leaves: Sequence[Tensor], rows: Tensor, inputs: Tensor) -> Tensor:
         """Map embeddings ``[k, W * S', d]``."""

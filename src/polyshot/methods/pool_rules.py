@@ -92,15 +92,15 @@ class PoolWithRule(Fitted):
 
     def learning_passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
         """Count what `tsa` learns by."""
-        if adaptation != "tsa" or shape.shot == 1:
-            return 0.0
         config = self.pool.adaptation
+        if adaptation != "tsa" or shape.shot < config.least_shots:
+            return 0.0
         # Each rate is tried on both halves, each half of the images; then the best learns from all.
         times = 1 + (len(config.rates) if len(config.rates) > 1 else 0)
         return times * config.updates * STEP * shape.way * shape.shot
 
 
-LEARNING = {"steps": 40, "rate": 0.05, "from_base": 0, "share": 1.0}
+LEARNING = {"steps": 40, "rate": 0.05, "from_base": 0, "share": 1.0, "turns": 0, "shots": 2}
 """Settings of methods that can learn on the support set by `pa` or `tsa`."""
 
 
@@ -112,6 +112,8 @@ def with_learning(pool: Pool, settings: Settings) -> Pool:
         rates=(settings["rate"],),
         tsa_start="base" if settings["from_base"] else "rule",
         tsa_share=settings["share"],
+        tsa_turns=bool(settings["turns"]),
+        least_shots=int(settings["shots"]),
     )
     return replace(pool, adaptation=config)
 

@@ -3,12 +3,13 @@
 E tasks, W ways, S places of a class, d entries an embedding. What a task learns is a slice of some
 tensors, and no task's update reads another's. How fast to learn, or whether at all, is told from
 the support set alone: each half of it is learned from and tried on the other half. With one image a
-class there is nothing to learn from, and nothing is learned.
+class there is nothing to try, and unless the config says otherwise nothing is learned.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Protocol
 
 import torch
@@ -41,8 +42,11 @@ class Learnable(Protocol):
     def start(self, rows: Tensor) -> list[Tensor]:
         """Return fresh tensors ``[k, ...]`` of some tasks; one may be asked for repeatedly."""
 
-    def inputs(self, rows: Tensor, places: Tensor) -> Tensor:
-        """Return what `embed` needs of the support images at places ``[k, W, S']`` of tasks."""
+    def inputs(self, rows: Tensor, places: Tensor) -> list[Tensor]:
+        """Return what `embed` needs of the support images at places ``[k, W, S']`` of tasks.
+
+        Once for every view of them that updates take in turn, the whole images first.
+        """
 
     def embed(self, leaves: Sequence[Tensor], rows: Tensor, inputs: Tensor) -> Tensor:
         """Embed the inputs of tasks by what they have learned: ``[k, W * S', d]``."""
@@ -85,11 +89,12 @@ def learn_tasks(
         report: told of each update, in images: ``try rates`` where there are several, ``learn``.
 
     """
-    worth = (present.sum(-1) > 1).any(-1) & (present.shape[1] > 1)  # one class is the answer
+    shots = present.sum(-1).amax(-1)  # [E], of the largest class
+    worth = (shots >= config.least_shots) & (present.shape[1] > 1)  # one class is the answer
     rows = worth.nonzero().flatten()
     rates = torch.full((len(rows),), config.rates[0], device=present.device)
     scale = usual[rows]
-    if len(config.rates) > 1 and len(rows):
+    if len(config.rates) > 1 and bool((shots[rows] > 1).any()):  # else there is nothing to try
         rates, scale = _choose(task, rows, present, config, usual, plain, report)
     rows, rates, scale = (kept[rates > 0] for kept in (rows, rates, scale))
     if not len(rows):
@@ -225,7 +230,8 @@ def _tried(
             task, chosen, sources[chosen], there[chosen], rates, config.updates, count
         )
         with torch.no_grad():
-            queries = task.embed(leaves, chosen, task.inputs(chosen, places[chosen]))
+            whole, *_ = task.inputs(chosen, places[chosen])
+            queries = task.embed(leaves, chosen, whole)
             centres = unit_centres(embeddings, there[chosen])
             parts.append(F.normalize(queries, dim=-1) @ centres.mT)
     return torch.cat(parts)
@@ -246,14 +252,14 @@ def _learn(
         inputs = task.inputs(rows, places)
         leaves = [leaf.requires_grad_() for leaf in task.start(rows)]
         optimiser = Adadelta(leaves, [pace * rates for pace in task.paces])
-        for _ in range(steps):
-            embeddings = task.embed(leaves, rows, inputs).view(len(rows), way, shot, -1)
+        for _, view in zip(range(steps), cycle(inputs), strict=False):
+            embeddings = task.embed(leaves, rows, view).view(len(rows), way, shot, -1)
             optimiser.step(torch.autograd.grad(_loss(embeddings, there), leaves))
             if count:
                 count.add(places.numel())
     learned = [leaf.detach() for leaf in leaves]
     with torch.no_grad():
-        return learned, task.embed(learned, rows, inputs).view(len(rows), way, shot, -1)
+        return learned, task.embed(learned, rows, inputs[0]).view(len(rows), way, shot, -1)
 
 
 def _loss(embeddings: Tensor, there: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from polyshot.methods.support_learning import learn_tasks, unit_centres
 from polyshot.methods.tasks import TaskBatch, pick
 from polyshot.models.resnet import ResNet
 from polyshot.models.task_modulators import TaskModulators, embed_modulated, no_weights, stem
-from polyshot.models.views import Views
+from polyshot.models.views import VIEWS, Views, seen
 
 if TYPE_CHECKING:
     from polyshot.pool import Pool
@@ -44,6 +44,8 @@ class Networks:
     names: list[str] = field(default_factory=list)
     """Of the convolutions whose modulators are learned; the map comes last."""
     paces: Sequence[float] = ()
+    turns: Views = "one"
+    """Views that updates take in turn."""
 
     def at_once(self, images: int) -> int:
         """Return how many tasks of so many images to learn side by side."""
@@ -59,11 +61,11 @@ class Networks:
         like = torch.empty(0, self.base.config.dim, device=rows.device)
         return [*own, identities(len(rows), like)]
 
-    def inputs(self, rows: Tensor, places: Tensor) -> Tensor:
-        """Run the stem, in which nothing is learned: ``[k * W * S', C, h, w]``."""
+    def inputs(self, rows: Tensor, places: Tensor) -> list[Tensor]:
+        """Run the stem, in which nothing is learned: ``[k * W * S', C, h, w]`` for each view."""
         images = pick(self.tasks.support_images(rows), places).flatten(1, 2)
         with torch.no_grad(), bf16_on(images.device):
-            return stem(self.base, images)
+            return [stem(self.base, seen(images, view)) for view in VIEWS[self.turns]]
 
     def embed(self, leaves: Sequence[Tensor], rows: Tensor, inputs: Tensor) -> Tensor:
         """Embed by what was learned: ``[k, W * S', d]``."""
@@ -117,7 +119,8 @@ def learn_own_networks(
     if not start.weights:  # of channel modulators, or of none at all
         start = TaskModulators(no_weights(pool.base), start.slopes, start.shifts)
     names = list(start.weights)
-    networks = Networks(pool.base, start, tasks, names, [*[1.0] * len(names), PACE])
+    turns: Views = pool.views if pool.adaptation.tsa_turns else "one"
+    networks = Networks(pool.base, start, tasks, names, [*[1.0] * len(names), PACE], turns)
     scale = blended_scale(pool, weights)
     usual = scale if pool.metric == "cosine" else torch.full_like(scale, USUAL_SCALE)
     present = _present(tasks, pool.device)
@@ -125,7 +128,7 @@ def learn_own_networks(
     if not len(found.rows):
         return None, found.diverged
     modulators, centres = networks.learned(found.leaves, found.rows), found.centres
-    if pool.views != "one":  # it has learned from one
+    if pool.views != "one":  # those found are of the whole images
         centres = networks.centres(found.leaves, found.rows, pool.views)
     opinion = Opinion(centres, None, found.scale, unit=True, maps=found.leaves[-1])
     networks_of = OwnNetworks(pool.base, modulators, found.rows, opinion, pool.views)
