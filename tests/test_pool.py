@@ -85,6 +85,13 @@ def test_saved_and_loaded_pools_predict_the_same_bits(kind: Kind, tmp_path: Path
     assert not any("pickle" in p.name or p.suffix == ".pt" for p in tmp_path.rglob("*"))
 
 
+def test_others_may_read_a_pool_as_they_may_read_other_files(tmp_path: Path) -> None:
+    random_pool().save(tmp_path / "pool")
+    (tmp_path / "other").touch()
+    modes = {file.stat().st_mode for file in (tmp_path / "pool").rglob("*") if file.is_file()}
+    assert modes == {(tmp_path / "other").stat().st_mode}
+
+
 def test_a_pool_of_the_base_alone_round_trips(tmp_path: Path) -> None:
     full = random_pool()
     pool = Pool(SMALL, SIZE, "conv1x1", "cosine", full.base)

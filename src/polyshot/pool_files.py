@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from polyshot import __version__
@@ -23,7 +23,13 @@ from polyshot.models.normalise import MEAN, STD
 from polyshot.models.resnet import ResNet, load_base
 from polyshot.models.selector import Selector
 from polyshot.models.urt import MemberAttention
-from polyshot.precision import Precision, check_precision, from_stored, to_stored
+from polyshot.precision import (
+    Precision,
+    check_precision,
+    from_stored,
+    save_tensors,
+    to_stored,
+)
 from polyshot.task_statistics import from_tensors, to_tensors
 
 if TYPE_CHECKING:
@@ -190,7 +196,7 @@ def _write_folder(path: Path, description: Mapping[str, Any], files: Mapping[str
     try:
         (partial / "modulators").mkdir(parents=True)
         for name, tensors in files.items():
-            save_file(to_stored(tensors, "full"), partial / name, metadata={"format": "pt"})
+            save_tensors(to_stored(tensors, "full"), partial / name, {"format": "pt"})
         about = {
             "format": FORMAT,
             "polyshot": __version__,

@@ -7,9 +7,11 @@ smallest number.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal, get_args
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from polyshot.errors import PolyshotError, near, some
@@ -66,3 +68,14 @@ def _rounded(tensor: Tensor) -> tuple[Tensor, Tensor]:
     factor = rows.abs().amax(1) / STEPS  # [outputs]; 0 for a row of zeros
     steps = rows / factor.clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(1)
     return steps.round().clamp(-STEPS, STEPS).to(torch.int8).view_as(tensor), factor
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file that whoever may read other new files may read, too.
+
+    safetensors lets the owner alone read it, but a pool may lie on a shared disk.
+    """
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(dict(tensors), path, metadata=dict(metadata))
+    path.chmod(mode)

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from polyshot.errors import PolyshotError
+from polyshot.precision import save_tensors
 
 
 def write_text(path: Path, text: str) -> None:
@@ -56,7 +57,7 @@ def write_weights(path: Path, weights: Mapping[str, Tensor], about: Mapping[str,
     """Write the result of a step as safetensors, with what is known about it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-    save_file(tensors, _partial(path), metadata={"about": json.dumps(about)})
+    save_tensors(tensors, _partial(path), {"about": json.dumps(about)})
     _partial(path).replace(path)
 
 
