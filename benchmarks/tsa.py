@@ -34,7 +34,7 @@ from polyshot.models.resnet import ResNet, ResNetConfig, modulated_layers
 from polyshot.pool import Pool
 
 UPDATES, ALONE, IMAGES = 40, 4, 2000
-ONE_RATE = AdaptationConfig(updates=UPDATES, rates=(0.05,))
+ONE_RATE = AdaptationConfig(updates=UPDATES, rates=(0.05,), tsa_share=1.0)
 
 
 def main() -> None:

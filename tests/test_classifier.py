@@ -171,10 +171,10 @@ def test_every_form_of_images(tmp_path: Path) -> None:
         image.save(paths[-1])
     array = np.stack([np.asarray(image) for image in images])
     tensor = torch.from_numpy(array).permute(0, 3, 1, 2)
-    expected = POOL.classifier("average").fit(images, labels).predict_proba(images)
+    expected = POOL.classifier("average", "none").fit(images, labels).predict_proba(images)
     mixed = [str(paths[0]), images[1], array[2], tensor[3], array[4] / 255, tensor[5] / 255]
     for form in (paths, array, tensor, tensor / 255, array.astype(np.float32) / 255, mixed):
-        classifier = POOL.classifier("average").fit(form, labels)
+        classifier = POOL.classifier("average", "none").fit(form, labels)
         np.testing.assert_array_equal(classifier.predict_proba(form), expected)
     for one in (paths[0], str(paths[0]), images[0], array[0], tensor[0]):
         np.testing.assert_allclose(classifier.predict_proba(one), expected[:1], atol=2e-6)
@@ -208,7 +208,7 @@ def test_many_more_classes_than_the_pool_was_trained_on() -> None:
 
 def test_a_selected_member_costs_one_pass(passes: list[int]) -> None:
     images, labels = examples(3, 2, 2)
-    classifier = POOL.classifier("select").fit(images, labels)
+    classifier = POOL.classifier("select", "none").fit(images, labels)
     assert passes == [7, 7]  # the base for the selector, the member it chose
     assert classifier.explain() == [("birds", 1.0)]
     passes.clear()
@@ -216,10 +216,10 @@ def test_a_selected_member_costs_one_pass(passes: list[int]) -> None:
     classifier.estimate()
     assert passes == [3]
     passes.clear()
-    POOL.classifier("base").fit(images, labels).predict(images[:4])
+    POOL.classifier("base", "none").fit(images, labels).predict(images[:4])
     assert passes == [7, 4]
     passes.clear()
-    POOL.classifier("average").fit(images, labels).predict(images[:4])
+    POOL.classifier("average", "none").fit(images, labels).predict(images[:4])
     assert passes == [7, 7, 7, 4, 4, 4]
 
 
@@ -227,7 +227,7 @@ def test_a_modulator_without_strength_is_the_base(passes: list[int]) -> None:
     pool = copy.deepcopy(POOL)
     pool.strengths["birds"] = 0.0
     images, labels = examples(2, 2)
-    classifier = pool.classifier("average").fit(images, labels)
+    classifier = pool.classifier("average", "none").fit(images, labels)
     passes.clear()
     classifier.predict(images[0])
     assert passes == [1, 1]
@@ -235,19 +235,21 @@ def test_a_modulator_without_strength_is_the_base(passes: list[int]) -> None:
 
 def test_batches_change_nothing(passes: list[int]) -> None:
     images, labels = examples(3, 3, 2)
-    whole = POOL.classifier("base").fit(images, labels).predict_proba(images)
+    whole = POOL.classifier("base", "none").fit(images, labels).predict_proba(images)
     passes.clear()
-    parts = FewShotClassifier(POOL, "base", batch=3).fit(images, labels).predict_proba(images)
+    parts = (
+        FewShotClassifier(POOL, "base", "none", batch=3).fit(images, labels).predict_proba(images)
+    )
     assert passes == [3, 3, 2, 3, 3, 2]
     np.testing.assert_allclose(parts, whole, atol=2e-6)
 
 
 def test_explain_is_sorted_and_complete() -> None:
     images, labels = examples(2, 2)
-    shares = POOL.classifier("average").fit(images, labels).explain()
+    shares = POOL.classifier("average", "none").fit(images, labels).explain()
     assert [name for name, _ in shares] == ["base", "birds", "cars"]
     assert sum(weight for _, weight in shares) == pytest.approx(1)
-    assert POOL.classifier("member:cars").fit(images, labels).explain() == [("cars", 1.0)]
+    assert POOL.classifier("member:cars", "none").fit(images, labels).explain() == [("cars", 1.0)]
 
 
 @pytest.mark.parametrize("adaptation", ["none", "head"])
@@ -279,7 +281,7 @@ def test_learning_on_the_examples(rule: str, adaptation: str) -> None:
     images, labels = examples(4, 2, 3)
     classifier = POOL.classifier(rule, adaptation).fit(images, labels)
     assert classifier.adapted_ and not classifier.diverged_
-    plain = POOL.classifier(rule).fit(images, labels)
+    plain = POOL.classifier(rule, "none").fit(images, labels)
     assert not plain.adapted_
     queries, wanted = examples(3, 3, 3, first=50)
     assert classifier.predict(queries).tolist() == wanted
@@ -297,7 +299,7 @@ def test_nothing_is_learned_from_one_image_a_class(rule: str, adaptation: str) -
     images, labels = examples(1, 1, 1)
     classifier = POOL.classifier(rule, adaptation).fit(images, labels)
     assert not classifier.adapted_ and not classifier.diverged_
-    plain = POOL.classifier(rule).fit(images, labels)
+    plain = POOL.classifier(rule, "none").fit(images, labels)
     np.testing.assert_array_equal(classifier.predict_proba(images), plain.predict_proba(images))
 
 
@@ -307,21 +309,35 @@ def test_learning_that_runs_away_is_left_out() -> None:
     images, labels = examples(3, 3, 3)
     classifier = wild.classifier("auto", "tsa").fit(images, labels)
     assert classifier.diverged_ and not classifier.adapted_
-    plain = POOL.classifier("auto").fit(images, labels)
+    plain = POOL.classifier("auto", "none").fit(images, labels)
     np.testing.assert_array_equal(classifier.predict_proba(images), plain.predict_proba(images))
 
 
 def test_a_network_of_the_tasks_own_costs_one_pass(passes: list[int]) -> None:
     images, labels = examples(3, 2, 2)
+    alone = replace(POOL, adaptation=replace(POOL.adaptation, tsa_share=1.0))
     for rule, adaptation in (("blend", "none"), ("blend", "head"), ("auto", "tsa")):
-        classifier = POOL.classifier(rule, adaptation).fit(images, labels)
+        classifier = alone.classifier(rule, adaptation).fit(images, labels)
         passes.clear()
         classifier.predict(images[:3])
         assert passes == [3]
 
 
 def test_auto_is_what_a_user_gets() -> None:
-    assert POOL.classifier().rule == FewShotClassifier(POOL).rule == "auto"
+    for classifier in (POOL.classifier(), FewShotClassifier(POOL)):
+        assert (classifier.rule, classifier.adaptation) == ("auto", "auto")
+
+
+def test_the_adaptation_of_who_chooses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network of one's own, unless that takes long or there is nothing to learn from."""
+    monkeypatch.setattr("polyshot.classifier.TSA_IMAGES", {"cpu": 6})
+    for counts, expected in (((2, 2, 2), "tsa"), ((1, 1, 2), "tsa"), ((3, 2, 2), "head")):
+        images, labels = examples(*counts)
+        chosen = POOL.classifier().fit(images, labels)
+        assert (chosen.adaptation_, chosen.adapted_) == (expected, True)
+        named = POOL.classifier("auto", expected).fit(images, labels)
+        np.testing.assert_array_equal(chosen.predict_proba(images), named.predict_proba(images))
+    assert POOL.classifier().fit(*examples(1, 1, 1)).adaptation_ == "head"
 
 
 def test_heads_are_left_out_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +350,7 @@ def test_heads_are_left_out_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polyshot.classifier.LARGEST_WORK", 10)
     cheap = classifier.estimate()
     assert cheap.of == "prototypes"
-    assert cheap.accuracy == POOL.classifier("base").fit(images, labels).estimate().accuracy
+    assert cheap.accuracy == POOL.classifier("base", "none").fit(images, labels).estimate().accuracy
 
 
 @given(st.integers(1, 2000), st.floats(0, 1))

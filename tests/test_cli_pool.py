@@ -404,12 +404,15 @@ def test_classify_tells_what_to_expect_then_the_labels(pool: Path, wild: Path) -
     first, *others = lines.splitlines()
     assert re.fullmatch(
         r"Expected accuracy: \d+% \(\d+% to \d+%\), from leaving out each of 4 examples in turn "
-        r"\(head\)\.",
+        r"\(prototypes\)\.",
         first,
     )
     for name in ("0.png", "1.jpg", "palette.gif", "a.png"):
         assert sum(line.count(name) for line in others) == 1
-    assert others[-1] == "Members used: base 0.33, glyphs 0.33, signs 0.33"
+    assert others[-2:] == [
+        "Learned on the examples: tsa",
+        "Members used: base 0.33, glyphs 0.33, signs 0.33",
+    ]
 
 
 @pytest.mark.parametrize("rule", ["select", "average", "base", "member:signs"])
@@ -508,7 +511,7 @@ def test_what_cannot_be_classified(
     ("changed", "said"),
     [
         (["--rule", "selekt"], "Did you mean 'select'?"),
-        (["--adaptation", "hed"], "Did you mean 'head'?"),
+        (["--adaptation", "hed"], "only auto, none, head, pa, tsa. Did you mean 'head'?"),
         (["--device", "nonsense"], "There is no kind of device 'nonsense'"),
         (["--out", "."], "cannot be written"),
         (["--none-rate", "5"], "more than 0 and less than 1 (0.05 is one in twenty), not 5."),

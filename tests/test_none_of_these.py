@@ -166,7 +166,7 @@ def test_learning_does_not_move_the_threshold(rule: str, adaptation: str) -> Non
 @settings(max_examples=15, deadline=None)
 @given(st.sampled_from(RULES), st.permutations(range(8)), st.integers(1, 8))
 def test_no_query_changes_another(rule: str, order: list[int], count: int) -> None:
-    classifier = POOL.classifier(rule, none_rate=0.2).fit(*examples(3, 3, 3))
+    classifier = POOL.classifier(rule, "none", none_rate=0.2).fit(*examples(3, 3, 3))
     queries = [*examples(2, 2, 1, first=30)[0], *(chequered(seed) for seed in range(3))]
     alone = np.concatenate([classifier.predict(query) for query in queries])
     some = order[:count]
@@ -183,7 +183,7 @@ def test_the_examples_themselves_are_kept() -> None:
 def test_numbers_and_the_answer_in_one_array() -> None:
     images, names = examples(5, 5)
     numbers = [list(COLOURS).index(name) for name in names]
-    classifier = POOL.classifier("base", none_rate=0.1).fit(images, numbers)
+    classifier = POOL.classifier("base", "none", none_rate=0.1).fit(images, numbers)
     answers = classifier.predict([images[0], chequered(1)])
     assert answers.dtype == object and answers.tolist() == [0, NONE]
     long = with_none(np.array(["a", "b"]), np.array([False, True]))

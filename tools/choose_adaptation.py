@@ -134,6 +134,7 @@ def _configs(given: argparse.Namespace) -> Iterator[AdaptationConfig]:
             updates=int(updates),
             least_shots=1,
             tsa_start=start,  # type: ignore[arg-type]
+            tsa_share=1.0,  # shares are tried afterwards
             tsa_turns=turns == "1",
         )
 

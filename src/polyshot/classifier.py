@@ -30,6 +30,10 @@ from polyshot.pool import Pool
 from polyshot.single_task import SingleTask
 from polyshot.support import Label, Members, Support, check_labels
 
+AUTO = "auto"
+"""The adaptation of who chooses none: `tsa`, where that is worth it and does not take long."""
+TSA_IMAGES = {"cpu": 60, "cuda": 5000}
+"""Examples from which `auto` learns by `tsa`: more would take longer than half a minute."""
 LARGEST_WORK = 2**27
 """Logits that `estimate` may compute in learning heads: half a minute at 250 ns on one core."""
 
@@ -38,13 +42,15 @@ class FewShotClassifier:
     """Learns classes from a few images of each, by a pool, a rule and an adaptation.
 
     After `fit`: `classes_` (the labels, sorted), `weights_` (one a member of the pool, sum 1),
-    `adapted_` (whether the adaptation is used: `pa` and `tsa` are not with one image a class),
-    `diverged_` (whether it ran away, so that it is not used) and `threshold_` (below which an image
-    is none of these; None where that was not asked for).
+    `adaptation_` (what `auto` chose, or the one that was asked for), `adapted_` (whether it is
+    used: `pa` and `tsa` are not with one image a class), `diverged_` (whether it ran away, so that
+    it is not used) and `threshold_` (below which an image is none of these; None where that was not
+    asked for).
     """
 
     classes_: NDArray[Any]
     weights_: NDArray[np.float32]
+    adaptation_: str
     adapted_: bool
     diverged_: bool
     threshold_: Threshold | None
@@ -53,7 +59,7 @@ class FewShotClassifier:
         self,
         pool: Pool,
         rule: str = "auto",
-        adaptation: str = "none",
+        adaptation: str = AUTO,
         batch: int = 512,
         none_rate: float | None = None,
     ) -> None:
@@ -63,13 +69,14 @@ class FewShotClassifier:
             pool: what embeds the images.
             rule: how members are weighed: one of `methods.rules.RULES`, or ``member:<domain>``.
             adaptation: `none` compares with prototypes, `head` learns a linear head, `pa` a linear
-                map of the embedding, `tsa` a network for these classes, which takes longest.
+                map of the embedding, `tsa` a network for these classes, which takes longest; `auto`
+                is `tsa` up to `TSA_IMAGES` examples, and `head` with more or with one of each.
             batch: images that are embedded at once.
             none_rate: with it, images that are far from every class are answered `none of these`;
                 the share of images of the classes themselves that may be, by mistake. 0.05 needs
                 19 examples that have another of their class (`polyshot.none_of_these`).
         """
-        check_adaptation(adaptation)
+        check_adaptation(adaptation, (AUTO,))
         check_rate(none_rate)
         find_rule(rule, pool)  # refuses a name that the pool does not know
         self.pool, self.rule, self.adaptation, self.batch = pool, rule, adaptation, batch
@@ -91,14 +98,22 @@ class FewShotClassifier:
         support = Support(Members(self.pool, self.batch), pixels, indices)
         rule = find_rule(self.rule, self.pool)
         asks_none = self.none_rate is not None
-        task = SingleTask(self.pool, support, rule, self.adaptation, asks_none, report)
+        adaptation = self._choose(support)
+        task = SingleTask(self.pool, support, rule, adaptation, asks_none, report)
         threshold = None
         if task.nearness is not None and self.none_rate is not None:
             threshold = set_threshold(task.nearness.examples, self.none_rate)
         self._task, self.threshold_ = task, threshold
         self.classes_, self.weights_ = classes, task.weights.numpy()
-        self.adapted_, self.diverged_ = task.adapted, task.diverged
+        self.adaptation_, self.adapted_, self.diverged_ = adaptation, task.adapted, task.diverged
         return self
+
+    def _choose(self, support: Support) -> str:
+        if self.adaptation != AUTO:
+            return self.adaptation
+        few = len(support.images) <= TSA_IMAGES[self.pool.device.type]
+        enough = support.mask.shape[-1] >= self.pool.adaptation.least_shots  # of the largest class
+        return "tsa" if few and enough else "head"
 
     def predict(self, images: Images, report: Progress | None = None) -> NDArray[Any]:
         """Name the class of each image: labels ``[n]``; one image gives an array of one.
@@ -164,7 +179,7 @@ class FewShotClassifier:
         way, slots = mask.shape
         logits_a_step = slots * way * way * slots * self._task.networks
         work = logits_a_step * self.pool.adaptation.steps
-        heads = self.adaptation == "head" and work <= LARGEST_WORK
+        heads = self.adaptation_ == "head" and work <= LARGEST_WORK
         chances = self._task.left_out(places, heads)
         right = chances.argmax(1) == places[:, 0]
         per_class = {
@@ -206,6 +221,8 @@ class LabelledFiles:
     """None where no class has two examples."""
     summary: str
     """One line: the expected accuracy, or why it is not known."""
+    adaptation: str
+    """What was learned on the examples."""
     threshold: Threshold | None = None
     """Of `none of these`, where that was asked for."""
 
@@ -243,7 +260,7 @@ def label_files(
     support: Path,
     queries: Sequence[Path],
     rule: str = "auto",
-    adaptation: str = "none",
+    adaptation: str = AUTO,
     report: Progress | None = None,
     none_rate: float | None = None,
 ) -> LabelledFiles:
@@ -254,7 +271,7 @@ def label_files(
         support: a folder for each class, or a CSV file with the columns path and label.
         queries: files, or folders that are searched for images.
         rule: how members are weighed.
-        adaptation: `none`, `head`, `pa` or `tsa`.
+        adaptation: `auto`, `none`, `head`, `pa` or `tsa`.
         report: told how many images were read, and how `tsa` comes along.
         none_rate: share of false alarms at which files may be `none of these`.
     """
@@ -278,4 +295,6 @@ def label_files(
         else:
             rows.append(LabelledFile(path, best, float(line[first]), other, float(line[second])))
     summary = str(estimate or "Expected accuracy: not known, no class has two images.")
-    return LabelledFiles(rows, classifier.explain(), estimate, summary, classifier.threshold_)
+    learned = classifier.adaptation_ if classifier.adapted_ else "none"
+    members, threshold = classifier.explain(), classifier.threshold_
+    return LabelledFiles(rows, members, estimate, summary, learned, threshold)

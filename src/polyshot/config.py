@@ -138,7 +138,7 @@ class AdaptationConfig:
     """Weight of the squared distance from the start (weight decay of a random start)."""
     updates: int = 40
     """Updates of `pa` and `tsa`."""
-    rates: tuple[float, ...] = (0.05,)
+    rates: tuple[float, ...] = (0.5,)
     """Adadelta's learning rates of a modulator; of a map twice as much. Every task takes the first,
     unless its own halves do clearly better with another, or without learning."""
     least_shots: int = 2
@@ -146,9 +146,9 @@ class AdaptationConfig:
     tsa_start: Literal["rule", "base", "selected"] = "rule"
     """Where `tsa` starts: from the modulators blended by the rule's weights (with `base` that is
     alpha_0, with `select` the selected one), from alpha_0, or from the heaviest member."""
-    tsa_share: float = 1.0
+    tsa_share: float = 0.3
     """Weight of what `tsa` has learned in the answer; the rest is the rule's own, without it."""
-    tsa_turns: bool = False
+    tsa_turns: bool = True
     """Whether updates of `tsa` take the pool's views in turn, instead of the whole image always."""
 
 

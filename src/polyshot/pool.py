@@ -211,7 +211,7 @@ class Pool:
         return self.urt
 
     def classifier(
-        self, rule: str = "auto", adaptation: str = "none", none_rate: float | None = None
+        self, rule: str = "auto", adaptation: str = "auto", none_rate: float | None = None
     ) -> "FewShotClassifier":
         """Make a classifier for images of one's own: `fit(images, labels)`, then `predict`.
 

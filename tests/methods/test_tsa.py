@@ -31,7 +31,7 @@ from polyshot.pool import Pool
 
 from ..pools import SIZE, random_pool, random_tasks
 
-ALWAYS = AdaptationConfig(updates=3, rates=(0.5,))
+ALWAYS = AdaptationConfig(updates=3, rates=(0.5,), tsa_share=1.0)
 EPISODES, WAY, SHOT, QUERIES = 3, 4, 3, 5
 
 

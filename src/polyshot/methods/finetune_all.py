@@ -30,6 +30,8 @@ class FineTunedNetworks(Fitted):
     network: ResNet
     steps: int
     rate: float
+    turns: bool
+    """Whether steps take the views in turn, instead of the whole image always."""
 
     def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
         """Learn a network a task, then classify: probabilities [E, Q, W]."""
@@ -50,6 +52,7 @@ class FineTunedNetworks(Fitted):
                 self.rate,
                 optimiser="adam",
                 unit=True,
+                turns=tasks.views if self.turns else "one",
             )
             logits = learned.logits(self.network, tasks.query_images(), tasks.views)
             return torch.softmax(logits, -1)
@@ -69,7 +72,8 @@ class FineTunedNetworks(Fitted):
 
 
 def _fit(world: "World", settings: Settings) -> FineTunedNetworks:
-    return FineTunedNetworks(world.base(), int(settings["steps"]), settings["learning_rate"])
+    steps, rate = int(settings["steps"]), settings["learning_rate"]
+    return FineTunedNetworks(world.base(), steps, rate, bool(settings["turns"]))
 
 
 register(
@@ -80,7 +84,7 @@ register(
         fit=_fit,
         adaptations=("none",),  # it is nothing but adaptation
         slow=("none",),
-        settings={"learning_rate": 1e-4, "steps": 50},
-        grid={"learning_rate": (3e-5, 1e-4, 3e-4), "steps": (25, 100)},
+        settings={"learning_rate": 1e-4, "steps": 50, "turns": 0},
+        grid={"learning_rate": (3e-5, 1e-4, 3e-4), "steps": (25, 100), "turns": (0, 1)},
     )
 )

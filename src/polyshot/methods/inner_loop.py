@@ -5,6 +5,7 @@ Kernels and head of each task are slices of one tensor; no task's update reads a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Literal
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from polyshot.device import bf16_on
 from polyshot.models.resnet import ResNet
 from polyshot.models.task_networks import embed_tasks, task_kernels
-from polyshot.models.views import Views, over_views
+from polyshot.models.views import VIEWS, Views, over_views, seen
 
 AT_ONCE = {"cpu": 4, "cuda": 100}
 """Tasks of 5-way 5-shot that are learned side by side; more gain nothing."""
@@ -55,6 +56,7 @@ def learn_networks(
     rate: float,
     optimiser: Literal["sgd", "adam"] = "sgd",
     unit: bool = False,
+    turns: Views = "one",
 ) -> TaskNetworks:
     """Learn every kernel and the head of each task by steps on its whole support set.
 
@@ -68,9 +70,11 @@ def learn_networks(
         rate: learning rate of kernels and heads.
         optimiser: plain SGD, or Adam.
         unit: whether heads see embeddings of unit norm.
+        turns: views of the images that steps take in turn.
 
     """
     tasks, images = support.shape[:2]
+    looks = [seen(support, view) for view in VIEWS[turns]]
     way = start[0].shape[1]
     labels = torch.arange(way, device=support.device).repeat_interleave(images // way)
     with torch.enable_grad():
@@ -82,8 +86,8 @@ def learn_networks(
         kernels = dict(zip(names, leaves, strict=False))
         networks = TaskNetworks(kernels, leaves[-2], leaves[-1], unit)
         adam = torch.optim.Adam(leaves, lr=rate, foreach=True) if optimiser == "adam" else None
-        for _ in range(steps):
-            logits = networks.logits(base, support)
+        for _, look in zip(range(steps), cycle(looks), strict=False):
+            logits = networks.logits(base, look)
             # The sum of the tasks' losses: the gradient of each task is that of its own.
             loss = (
                 F.cross_entropy(logits.flatten(0, 1), labels.repeat(tasks), reduction="sum")

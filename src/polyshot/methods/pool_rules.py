@@ -100,7 +100,7 @@ class PoolWithRule(Fitted):
         return times * config.updates * STEP * shape.way * shape.shot
 
 
-LEARNING = {"steps": 40, "rate": 0.05, "from_base": 0, "share": 1.0, "turns": 0, "shots": 2}
+LEARNING = {"steps": 40, "rate": 0.5, "from_base": 0, "share": 0.3, "turns": 1, "shots": 2}
 """Settings of methods that can learn on the support set by `pa` or `tsa`."""
 
 

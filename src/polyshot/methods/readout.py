@@ -66,9 +66,9 @@ def predict_tasks(
     return _answers(pool, tasks, rules, [r.weights(pool, tasks) for r in rules], adaptation)
 
 
-def check_adaptation(name: str) -> None:
-    """Refuse an adaptation that does not exist."""
-    known = get_args(Adaptation)
+def check_adaptation(name: str, more: Sequence[str] = ()) -> None:
+    """Refuse an adaptation that does not exist; some know `more` names."""
+    known = (*more, *get_args(Adaptation))
     if name not in known:
         raise PolyshotError(
             f"There is no adaptation '{name}', only {some(known)}.{near(name, known)}"

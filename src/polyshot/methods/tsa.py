@@ -5,8 +5,8 @@ beside the 3x3 ones, without bias, and a linear map of the embedding, learned by
 of the support set with everything else frozen. Its adapters are our `conv1x1` modulators, so here
 they may start where the pool already is: from alpha_0 as in the paper, from the selected modulator,
 or from the blend. The paper's learning rate is another on seen than on unseen domains; here it is
-the low one everywhere, which loses nothing on seen ones (research/recipe.md §10), or one that the
-support set clearly prefers.
+the high one everywhere, learned from views in turn and with a share of the answer, so that seen
+domains lose nothing, or one that the support set clearly prefers.
 """
 
 from collections.abc import Callable, Sequence

@@ -63,12 +63,14 @@ def by_leave_one_out(pool: "Pool", tasks: TaskBatch) -> Tensor:
 def automatic(pool: "Pool", tasks: TaskBatch) -> Tensor:
     """Mean of the selector's weights and those of `leave_one_out`.
 
-    At one shot, where leaving out tells nothing, even weights stand in for it: the selector alone
-    would trust one member too much on domains that it does not know. Without a selector,
+    At one shot, where leaving out tells nothing, the selector's alone; without a selector,
     `leave_one_out` alone.
     """
-    weights, _ = leave_one_out(pool, tasks)  # even at one shot
-    return weights if pool.selector is None else (weights + by_selector(pool, tasks)) / 2
+    weights, told = leave_one_out(pool, tasks)
+    if pool.selector is None:
+        return weights
+    chances = by_selector(pool, tasks)
+    return torch.where(told.unsqueeze(1), (weights + chances) / 2, chances)
 
 
 def by_sur(pool: "Pool", tasks: TaskBatch) -> Tensor:
