@@ -5,8 +5,10 @@
 Takes the worlds of a grid as `polyshot reproduce seen unseen` trains them (what is missing is
 trained): the one of all sources, tested on their validation classes, and those without one source,
 tested on the validation classes of that. Writes one line a cell and prints means over the domains
-with paired differences from base + prototypes; then the settings of `tsa` that gain most, seen and
-left-out domains counting alike, and whether it should learn from single images too.
+with paired differences from base + prototypes, and how many tasks are familiar
+(`methods.familiar`); then the settings of `tsa` that gain most, seen and left-out domains counting
+alike, with a learning rate for familiar tasks by the seen ones and one for the others by those left
+out, and whether it should learn from single images too.
 """
 
 import argparse
@@ -17,6 +19,8 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig, preset
@@ -39,9 +43,11 @@ from polyshot.training.world import World
 SHAPES = (EpisodeShape(5, 5, 10), EpisodeShape(5, 1, 10))
 SHARES = (1.0, 0.7, 0.5, 0.3)
 """Of what was learned in the answer; the rest is the rule's own answer without learning."""
-SHARE = "share"
+SHARE, FAMILIAR, LOSS = "share", "familiar", "loss"
+SHARPNESS = [k / 10 for k in range(3, 13)]
+"""Factors on the logarithms of what comes out of `tsa`."""
 Cells = dict[str, list[float]]
-"""Accuracy of each episode, by what was tried."""
+"""Accuracy of each episode, by what was tried; which are familiar; and loss at each sharpness."""
 
 
 def main() -> None:
@@ -80,11 +86,14 @@ def main() -> None:
                     about = {"target": target.domain.name, "seen": seen, "tried": what}
                     lines.write(json.dumps({**about, "per_episode": values}) + "\n")
                 lines.flush()
-                print(f"{target.domain.name}: {time.perf_counter() - start:.1f} s", flush=True)
+                took = time.perf_counter() - start
+                share = sum(cells[FAMILIAR]) / len(cells[FAMILIAR])
+                print(f"{target.domain.name}: {share:.0%} familiar, {took:.1f} s", flush=True)
     parts = [[c for (s, _), c in every.items() if s == seen] for seen in (True, False)]
     for name, targets in zip(("seen", "left out"), parts, strict=True):
         show(name, targets)
-    print("\n" + chosen([targets for targets in parts if targets]))
+    if all(parts):
+        print("\n" + chosen(*parts))
 
 
 def tried(world: World, target: Pack, given: argparse.Namespace) -> Cells:
@@ -95,6 +104,8 @@ def tried(world: World, target: Pack, given: argparse.Namespace) -> Cells:
     dim, found = world.config.model.dim, {}
     pool, members = world.pool("conv1x1"), world.members("conv1x1")
     rules = [name for name in RULES if name != "urt" or pool.urt is not None]
+    alone = PoolWithRule(pool, "base", members)
+    found[FAMILIAR] = alone.familiar(drawn.tasks(SHAPES[0])).double().tolist()
     for shape in SHAPES:
         tasks = drawn.tasks(shape)
         for name in rules:
@@ -121,6 +132,7 @@ def tried(world: World, target: Pack, given: argparse.Namespace) -> Cells:
             for share in SHARES:
                 mixed = share * learned + (1 - share) * plain
                 found[f"5 {what} {SHARE}={share:g}"] = _accuracy(mixed, tasks).tolist()
+                found[f"{LOSS} 5 {what} {SHARE}={share:g}"] = _losses(mixed, tasks)
             if config.tsa_start == "rule":
                 found[f"1 {what}"] = answer(own, single, "tsa", dim).accuracies.tolist()
     return found
@@ -131,6 +143,7 @@ def _configs(given: argparse.Namespace) -> Iterator[AdaptationConfig]:
     for start, turns, updates, rate in product(*ways):
         yield AdaptationConfig(
             rates=(float(rate),),
+            familiar_rate=float(rate),  # the same for all: the best of each kind is chosen then
             updates=int(updates),
             least_shots=1,
             tsa_start=start,  # type: ignore[arg-type]
@@ -150,6 +163,15 @@ def _text(config: AdaptationConfig) -> str:
     return " ".join(f"{name}={value:g}" for name, value in values.items())
 
 
+def _losses(logits: Tensor, tasks: ImageTasks) -> list[float]:
+    """Return the cross-entropy of all queries at each sharpness."""
+    queries = logits.shape[1] // tasks.way
+    labels = torch.arange(tasks.way, device=logits.device).repeat_interleave(queries)
+    every = labels.repeat(len(logits))
+    flat = logits.flatten(0, 1)
+    return [float(F.cross_entropy(factor * flat, every)) for factor in SHARPNESS]
+
+
 def _accuracy(logits: Tensor, tasks: ImageTasks) -> Tensor:
     by_class = logits.view(len(tasks), tasks.way, -1, tasks.way)
     return hits(by_class).flatten(1).double().mean(1).cpu()
@@ -161,17 +183,42 @@ def gain(targets: list[Cells], what: str) -> tuple[float, float]:
     return combined([paired(c[what], c[baseline][: len(c[what])]) for c in targets])
 
 
-def chosen(parts: list[list[Cells]]) -> str:
-    """Choose on several groups of targets, which count alike."""
-    tries = [what for what in parts[0][0] if SHARE in what]
-    best = max(tries, key=lambda what: sum(gain(targets, what)[0] for targets in parts))
-    single = f"1 {best[2:].rpartition(' ')[0]}"
-    helps = single in parts[0][0] and all(
-        mean > half for mean, half in (gain(targets, single) for targets in parts)
+def chosen(seen: list[Cells], left: list[Cells]) -> str:
+    """Choose on both groups of targets, which count alike, each with a learning rate of its own."""
+    tries = [what for what in seen[0] if SHARE in what and not what.startswith(LOSS)]
+
+    def best(kind: str, targets: list[Cells]) -> str:
+        """Find the best rate of a kind of tries, which are alike but for it."""
+        return max((t for t in tries if _kind(t) == kind), key=lambda t: gain(targets, t)[0])
+
+    def both(kind: str) -> float:
+        return sum(gain(targets, best(kind, targets))[0] for targets in (seen, left))
+
+    kind = max({_kind(what) for what in tries}, key=both)
+    slow, fast = best(kind, seen), best(kind, left)
+    single = [f"1 {what[2:].rpartition(' ')[0]}" for what in (slow, fast)]
+    helps = all(
+        what in targets[0] and gain(targets, what)[0] > gain(targets, what)[1]
+        for what, targets in zip(single, (seen, left), strict=True)
     )
-    name, _, *settings = best[2:].split()
-    settings.append(f"shots={1 if helps else 2}")
-    return " ".join(["chosen:", *(f"--set {name}.{setting}" for setting in settings)])
+    name, _, *settings = fast[2:].split()
+    familiar_rate = next(word for word in slow.split() if word.startswith("rate="))
+    settings += [f"familiar_{familiar_rate}", f"shots={1 if helps else 2}"]
+    sharpness = [sharpest(*pair) for pair in ((seen, slow), (left, fast))]
+    words = ["chosen:", *(f"--set {name}.{setting}" for setting in settings)]
+    return f"{' '.join(words)}\nsharpness: {sharpness[0]} where familiar, {sharpness[1]} elsewhere"
+
+
+def sharpest(targets: list[Cells], what: str) -> float:
+    """Find the factor on logarithms of probabilities at which the answers are likeliest."""
+    by_factor = zip(*(cells[f"{LOSS} {what}"] for cells in targets), strict=True)
+    totals = [sum(losses) for losses in by_factor]
+    return SHARPNESS[totals.index(min(totals))]
+
+
+def _kind(what: str) -> str:
+    """Return what was tried without its learning rate."""
+    return " ".join(word for word in what.split() if not word.startswith("rate="))
 
 
 def show(name: str, targets: list[Cells]) -> None:
@@ -180,6 +227,8 @@ def show(name: str, targets: list[Cells]) -> None:
         return
     rows = []
     for what in targets[0]:
+        if what.startswith((FAMILIAR, LOSS)):
+            continue
         mean, half = gain(targets, what)
         own = combined([interval(c[what]) for c in targets])[0]
         rows.append((what, own, mean, half))

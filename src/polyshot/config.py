@@ -141,6 +141,8 @@ class AdaptationConfig:
     rates: tuple[float, ...] = (0.5,)
     """Adadelta's learning rates of a modulator; of a map twice as much. Every task takes the first,
     unless its own halves do clearly better with another, or without learning."""
+    familiar_rate: float = 0.1
+    """Instead of a single rate, that of `tsa` where a task is like those of the pool's sources."""
     least_shots: int = 2
     """Images that some class must have for `pa` and `tsa` to learn; 1 lets them learn always."""
     tsa_start: Literal["rule", "base", "selected"] = "rule"
@@ -148,6 +150,8 @@ class AdaptationConfig:
     alpha_0, with `select` the selected one), from alpha_0, or from the heaviest member."""
     tsa_share: float = 0.3
     """Weight of what `tsa` has learned in the answer; the rest is the rule's own, without it."""
+    tsa_sharpness: float = 0.6
+    """Factor on the logarithms of the probabilities that come out: learning makes them too sure."""
     tsa_turns: bool = True
     """Whether updates of `tsa` take the pool's views in turn, instead of the whole image always."""
 

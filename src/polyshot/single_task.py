@@ -145,10 +145,11 @@ class SingleTask:
         logits = None
         if self._learned is not None:
             logits = self._learned.logits(self._embed(self._learned.network, pixels))
-            if self._share == 1:
-                return torch.softmax(logits, -1)
-        plain = self._by_rule(seen)
-        return plain if logits is None else mixed_answers(logits, plain, self._share)
+        plain = self._by_rule(seen) if self._share < 1 else None
+        if logits is not None:
+            return mixed_answers(logits, plain, self.pool.adaptation)
+        assert plain is not None, "nothing was learned, so that it has no share"
+        return plain
 
     def _by_rule(self, seen: Sequence[Tensor]) -> Tensor:
         """Judge embeddings [n, d], as `_see` makes them: probabilities [n, W]."""

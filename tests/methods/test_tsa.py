@@ -31,7 +31,7 @@ from polyshot.pool import Pool
 
 from ..pools import SIZE, random_pool, random_tasks
 
-ALWAYS = AdaptationConfig(updates=3, rates=(0.5,), tsa_share=1.0)
+ALWAYS = AdaptationConfig(updates=3, rates=(0.5,), tsa_share=1.0, tsa_sharpness=1.0)
 EPISODES, WAY, SHOT, QUERIES = 3, 4, 3, 5
 
 
@@ -187,6 +187,19 @@ def test_updates_may_take_the_views_in_turn() -> None:
 
     torch.testing.assert_close(answer(True, 1), answer(False, 1))  # the whole image comes first
     assert not torch.allclose(answer(True, 2), answer(False, 2), atol=1e-4)
+
+
+def test_sharpness_changes_how_sure_it_is_and_no_answer() -> None:
+    pool = random_pool()
+    tasks = picture_tasks(pool)
+    for share in (1.0, 0.4):
+        plain, mild = (
+            predict(replace(pool, adaptation=replace(ALWAYS, tsa_share=share, tsa_sharpness=s)),
+                    tasks, "auto", "tsa")
+            for s in (1.0, 0.5)
+        )  # fmt: skip
+        torch.testing.assert_close(mild, (0.5 * plain.log()).softmax(-1))
+        assert torch.equal(mild.argmax(-1), plain.argmax(-1))
 
 
 @pytest.mark.parametrize("rates", [(0.5,), (0.5, 0.05)])

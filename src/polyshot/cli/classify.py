@@ -33,7 +33,7 @@ def classify(
         str,
         typer.Option(
             help="What is learned on the examples: none, head, pa or tsa. tsa learns a network: "
-            "without a GPU that takes about 0.6 seconds an example, the others far less. auto is "
+            "without a GPU that takes about half a second an example, the others far less. auto is "
             "tsa up to 60 examples (5,000 with a GPU) that are not one of each class, else head."
         ),
     ] = "auto",

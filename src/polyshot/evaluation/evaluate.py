@@ -211,7 +211,8 @@ def prepare(
     # episodes touch only a small share of a large target.
     if len(ids) > 2 * len(used):
         ids = used
-    members = sorted({member for each in rules for member in each.members(pool)})
+    # The base in any case: it tells how familiar a task is.
+    members = sorted({0, *(member for each in rules for member in each.members(pool))})
     embeddings = embed_pack(pool, pack, ids, cache, report, members)
     positions = torch.full((len(pack.domain.labels),), -1)
     positions[torch.from_numpy(ids)] = torch.arange(len(ids))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from polyshot.data.shapes import EpisodeShape
+from polyshot.methods.familiar import familiar
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.readout import predict_tasks
@@ -58,6 +59,10 @@ class PoolWithRule(Fitted):
         """Return the weights that the rule gives to the members: [E, M]."""
         return rule(self.rule, self.pool).weights(self.pool, self._indexed(tasks))
 
+    def familiar(self, tasks: ImageTasks) -> Tensor:
+        """Tell which tasks are like those of the pool's sources: bool [E]."""
+        return familiar(self.pool, self._indexed(tasks))
+
     def _indexed(self, tasks: ImageTasks, every: bool = False) -> IndexedTasks:
         members = rule(self.rule, self.pool).members(self.pool)
         wanted = range(len(self.networks)) if every else members
@@ -100,7 +105,15 @@ class PoolWithRule(Fitted):
         return times * config.updates * STEP * shape.way * shape.shot
 
 
-LEARNING = {"steps": 40, "rate": 0.5, "from_base": 0, "share": 0.3, "turns": 1, "shots": 2}
+LEARNING = {
+    "steps": 40,
+    "rate": 0.5,
+    "familiar_rate": 0.1,
+    "from_base": 0,
+    "share": 0.3,
+    "turns": 1,
+    "shots": 2,
+}
 """Settings of methods that can learn on the support set by `pa` or `tsa`."""
 
 
@@ -110,6 +123,7 @@ def with_learning(pool: Pool, settings: Settings) -> Pool:
         pool.adaptation,
         updates=int(settings["steps"]),
         rates=(settings["rate"],),
+        familiar_rate=settings["familiar_rate"],
         tsa_start="base" if settings["from_base"] else "rule",
         tsa_share=settings["share"],
         tsa_turns=bool(settings["turns"]),

@@ -221,19 +221,24 @@ def _by_members(
 def _by_tsa(pool: "Pool", tasks: TaskBatch, rule: Rule, weights: Tensor) -> Answers:
     """Let tasks learn networks of their own; those that do not are classified by the rule."""
     networks, diverged = own_networks(pool, tasks, rule, weights, "tsa")
-    share = pool.adaptation.tsa_share
-    if networks is not None and len(networks.rows) == len(tasks) and share == 1:
-        chances = torch.softmax(networks.logits(tasks), 1).mT
+    config = pool.adaptation
+    if networks is not None and len(networks.rows) == len(tasks) and config.tsa_share == 1:
+        chances = mixed_answers(networks.logits(tasks).mT, None, config)
     else:
         chances = _answers(pool, tasks, [rule], [weights], "none").probabilities[0].clone()
         if networks is not None:
             rows = networks.rows.to(chances.device)
             learned = networks.logits(tasks).mT.to(chances.device)
-            chances[rows] = mixed_answers(learned, chances[rows], share)
+            chances[rows] = mixed_answers(learned, chances[rows], config)
     return Answers(chances.unsqueeze(0), diverged.unsqueeze(0))
 
 
-def mixed_answers(learned: Tensor, plain: Tensor, share: float) -> Tensor:
-    """Mix logits that were learned with probabilities without learning, [..., W] each."""
-    known = learned.log_softmax(-1), plain.clamp(min=1e-12).log()
-    return torch.softmax(share * known[0] + (1 - share) * known[1], -1)
+def mixed_answers(learned: Tensor, plain: Tensor | None, config: AdaptationConfig) -> Tensor:
+    """Mix logits that were learned with probabilities without learning, [..., W] each.
+
+    The latter are not needed where they have no share.
+    """
+    known, share = learned.log_softmax(-1), config.tsa_share
+    if plain is not None:
+        known = share * known + (1 - share) * plain.clamp(min=1e-12).log()
+    return torch.softmax(config.tsa_sharpness * known, -1)

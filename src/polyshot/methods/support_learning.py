@@ -75,6 +75,7 @@ def learn_tasks(
     usual: Tensor,
     plain: Callable[[Tensor, Tensor], Tensor],
     report: Progress | None = None,
+    own_rates: Tensor | None = None,
 ) -> Learned:
     """Learn from each support set at the first rate, or at another that its halves clearly prefer.
 
@@ -87,12 +88,14 @@ def learn_tasks(
             and places int64 ``[E, W, S']`` of the images to classify, and returns logarithms of
             probabilities ``[E, W * S', W]``.
         report: told of each update, in images: ``try rates`` where there are several, ``learn``.
+        own_rates: ``[E]``, instead of the config's where that has only one.
 
     """
     shots = present.sum(-1).amax(-1)  # [E], of the largest class
     worth = (shots >= config.least_shots) & (present.shape[1] > 1)  # one class is the answer
     rows = worth.nonzero().flatten()
-    rates = torch.full((len(rows),), config.rates[0], device=present.device)
+    rates = torch.full_like(usual, config.rates[0]) if own_rates is None else own_rates
+    rates = rates[rows]
     scale = usual[rows]
     if len(config.rates) > 1 and bool((shots[rows] > 1).any()):  # else there is nothing to try
         rates, scale = _choose(task, rows, present, config, usual, plain, report)

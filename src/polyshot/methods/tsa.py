@@ -5,8 +5,8 @@ beside the 3x3 ones, without bias, and a linear map of the embedding, learned by
 of the support set with everything else frozen. Its adapters are our `conv1x1` modulators, so here
 they may start where the pool already is: from alpha_0 as in the paper, from the selected modulator,
 or from the blend. The paper's learning rate is another on seen than on unseen domains; here it is
-the high one everywhere, learned from views in turn and with a share of the answer, so that seen
-domains lose nothing, or one that the support set clearly prefers.
+told from the support set whether the task is like those of the pool's sources (`familiar`); or with
+several rates it is one that the support set clearly prefers.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +20,7 @@ from polyshot.config import AdaptationConfig
 from polyshot.data.loading import Progress
 from polyshot.device import bf16_on
 from polyshot.methods.blend import OwnNetworks, blended, blended_scale, embed_own
+from polyshot.methods.familiar import familiar
 from polyshot.methods.inner_loop import tasks_at_once
 from polyshot.methods.opinions import USUAL_SCALE, Opinion
 from polyshot.methods.pa import PACE, identities
@@ -124,7 +125,8 @@ def learn_own_networks(
     scale = blended_scale(pool, weights)
     usual = scale if pool.metric == "cosine" else torch.full_like(scale, USUAL_SCALE)
     present = _present(tasks, pool.device)
-    found = learn_tasks(networks, present, pool.adaptation, usual, plain, report)
+    rates = _rates(pool, tasks)
+    found = learn_tasks(networks, present, pool.adaptation, usual, plain, report, rates)
     if not len(found.rows):
         return None, found.diverged
     modulators, centres = networks.learned(found.leaves, found.rows), found.centres
@@ -133,6 +135,14 @@ def learn_own_networks(
     opinion = Opinion(centres, None, found.scale, unit=True, maps=found.leaves[-1])
     networks_of = OwnNetworks(pool.base, modulators, found.rows, opinion, pool.views)
     return networks_of, found.diverged
+
+
+def _rates(pool: "Pool", tasks: TaskBatch) -> Tensor:
+    """Let tasks that the pool is familiar with learn more slowly: ``[E]``."""
+    config = pool.adaptation
+    known = familiar(pool, tasks).to(pool.device)
+    fast = torch.full(known.shape, config.rates[0], device=pool.device)
+    return fast.masked_fill(known, config.familiar_rate)
 
 
 def _start(weights: Tensor, config: AdaptationConfig) -> Tensor:
