@@ -5,6 +5,7 @@ import re
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -19,6 +20,8 @@ from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import METHODS, find_methods
 from polyshot.methods.readout import predict
 from polyshot.methods.rules import RULES
+from polyshot.pool import Pool
+from polyshot.shipping.default import VARIABLE
 from polyshot.shipping.example import draw_example
 
 from .pools import random_pool, random_tasks
@@ -68,10 +71,13 @@ def test_the_tours_commands(command: str, workplace: Path, environment: dict[str
 
 @pytest.mark.parametrize("code", blocks("tour.md", "python"))
 def test_the_tours_code(code: str, workplace: Path, environment: dict[str, str]) -> None:
+    pool = Pool.default().looking("one")  # five looks, and 40 updates, take half a minute
+    quick = replace(pool, adaptation=replace(pool.adaptation, updates=5))
+    quick.save(workplace / "glance")
     child = subprocess.run(
         [sys.executable, "-c", code],
         cwd=workplace,
-        env=environment,
+        env=environment | {VARIABLE: str(workplace / "glance")},
         capture_output=True,
         text=True,
         check=False,

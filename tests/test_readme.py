@@ -31,6 +31,11 @@ SHORTER = {
     "polyshot demo": QUICK + " --episodes 5",
     "polyshot train": QUICK,
     "polyshot reproduce": QUICK + SHORTEST,
+    # Of several that look five times and learn a network, the first does so.
+    "polyshot classify --support photos/ --query new/ --out": " --views one --adaptation head",
+    "polyshot evaluate photos/": " --views one --episodes 20",
+    "polyshot classify --support example/support": " --views one --adaptation head",
+    "polyshot evaluate example/support": " --views one --episodes 20",
 }
 
 
