@@ -198,6 +198,14 @@ def test_slow_adaptations_take_the_first_episodes(packs: list[Pack], tmp_path: P
     assert all(result.settings["steps"] == 1 for result in results(tmp_path / "few"))
 
 
+def test_adaptations_may_be_named(packs: list[Pack], tmp_path: Path) -> None:
+    """Then others do not count, be they the paper's or not."""
+    few = {"methods": ["base", "select"], "targets": ["signs"]}
+    run(packs, tmp_path, adaptations=["head", "pa"], **few)
+    found = {(result.method, result.adaptation) for result in results(tmp_path)}
+    assert found == {("base", "head"), ("base", "pa"), ("select", "head")}
+
+
 def test_it_measures_what_evaluate_measures(packs: list[Pack], tmp_path: Path) -> None:
     methods = ["base", "select", "average"]
     run(packs, tmp_path, methods=methods)
@@ -384,6 +392,7 @@ def test_bad_input_is_refused_before_any_work(packs: list[Pack], tmp_path: Path)
         ({"seeds": 0}, "at least 1"),
         ({"episodes": 1}, "at least 2"),
         ({"slow_episodes": 1}, "at least 2"),
+        ({"adaptations": ["haed"]}, "an adaptation 'haed'.*Did you mean 'head'"),
         ({"others": [pack_of([7] * 6, "signs")]}, "twice: signs"),
         ({"others": [pack_of([7] * 6, "large", size=20)]}, "large has images of 20 pixels"),
         ({"config": replace(SMALL, size=20), "others": []}, "signs has images of 16 pixels"),

@@ -108,6 +108,12 @@ def reproduce(
             "--beyond", help="Also methods and adaptations that the paper does not have: auto, tsa."
         ),
     ] = False,
+    adaptations: Annotated[
+        str,
+        typer.Option(
+            help="Only these adaptations: none,head,pa,tsa,steps-100.", show_default=False
+        ),
+    ] = "",
     part: Annotated[
         str,
         typer.Option(
@@ -161,6 +167,7 @@ def reproduce(
             shapes=shapes_of(_names(shots)),
             adapt=not no_adapt,
             beyond=beyond,
+            adaptations=_names(adaptations),
             part=part,
             overrides=overrides,
             options=chosen,

@@ -205,9 +205,13 @@ class Wanted:
     """Of the targets' class splits; contributions are always of test classes."""
     options: Sequence[str] = ()
     """Options of the config that were chosen on purpose: no protocol's own override them."""
+    only: Sequence[str] = ()
+    """Adaptations that were named, ``none`` maybe among them: then no others count."""
 
     def adaptations(self, method: Method) -> tuple[str, ...]:
         """List what is measured of a method."""
+        if self.only:
+            return tuple(name for name in method.adaptations if name in self.only)
         every = method.adaptations if self.beyond else method.adaptations_of_paper()
         return every if self.adapt else every[:1]
 

@@ -30,6 +30,13 @@ def check_wanted(
             f"There is no part '{wanted.part}' to measure on, only {some(PARTS)}."
             f"{near(wanted.part, PARTS)}"
         )
+    known = list(dict.fromkeys(a for method in wanted.methods for a in method.adaptations))
+    for name in wanted.only:
+        if name not in known:
+            raise PolyshotError(
+                f"None of the methods has an adaptation '{name}', only {some(known, 20)}."
+                f"{near(name, known)}"
+            )
     names = [pack.domain.name for pack in (*sources, *others)]
     if doubles := sorted({name for name in names if names.count(name) > 1}):
         raise PolyshotError(f"Domains must have different names, these are twice: {some(doubles)}.")

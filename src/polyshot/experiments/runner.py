@@ -75,6 +75,7 @@ def reproduce(
     shapes: Sequence[EpisodeShape] = SHAPES,
     adapt: bool = True,
     beyond: bool = False,
+    adaptations: Sequence[str] = (),
     part: str = "test",
     overrides: Overrides | None = None,
     options: Sequence[str] = (),
@@ -101,6 +102,8 @@ def reproduce(
         adapt: measure with further adaptation, too.
         beyond: measure methods and adaptations that the paper does not have, too; methods that are
             named count in any case.
+        adaptations: names of the adaptations to measure, instead of what `adapt` and `beyond` say;
+            ``none`` is one of them.
         part: of the targets' class splits: ``test``, or ``val`` to make choices on. Targets without
             such classes are left out; contributions are of test classes in any case.
         overrides: settings of methods, by method.
@@ -128,6 +131,7 @@ def reproduce(
         beyond,
         part,
         options,
+        list(dict.fromkeys(adaptations)),
     )
     check_methods(protocols, wanted.methods)
     check_wanted(wanted, seeds, sources, others, config, targets)
