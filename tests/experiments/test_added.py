@@ -255,6 +255,16 @@ def test_what_is_missing_is_said() -> None:
     assert growth_tables([fake_result("base")]) == []
 
 
+def test_trainings_that_nothing_was_added_to_do_not_count() -> None:
+    others = [
+        replace(r, train_seed=1, mean=r.mean - 0.1, per_episode=[v - 0.1 for v in r.per_episode])
+        for r in story()
+        if not r.added
+    ]
+    first, both = (growth_tables(results)[0].rows for results in (story(), [*story(), *others]))
+    assert first == both
+
+
 def test_a_gap_that_may_be_chance_is_not_closed() -> None:
     flat = [
         replace(r, mean=0.6, per_episode=[0.5, 0.7] * 30) if r.protocol == "seen" else r

@@ -150,11 +150,17 @@ class _Growths:
     def _line(self, growth: _Growth) -> _Line:
         added, method, old = growth.added, growth.method, growth.old
         after = self.runs.get((method, added, old, added), {})
-        before = self.runs.get((method, added, old, ""), {})
-        start = self.runs.get((method, added, tuple(sorted((*old, added))), ""), {})
+
+        def others(who: str, sources: Sources) -> dict[int | None, Result]:
+            """Find results of the trainings that something was added to: seeds differ."""
+            every = self.runs.get((who, added, sources, ""), {})
+            return {seed: result for seed, result in every.items() if seed in after}
+
+        before = others(method, old)
+        start = others(method, tuple(sorted((*old, added))))
         targets = self._targets(growth)
         return _Line(
-            _accuracy(self.runs.get((BASELINE, added, old, ""), {})),
+            _accuracy(others(BASELINE, old)),
             _accuracy(before),
             _accuracy(after),
             _accuracy(start),
