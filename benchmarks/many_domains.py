@@ -3,10 +3,11 @@
     python benchmarks/many_domains.py [--rules base,select,blend] [--domains 8,100] [--turns 5]
 
 A base and random modulators over it: costs do not depend on what weights were learned. A task is
-what a user does, `Pool.classifier(rule)`, then `fit` on 5 classes x 5 images and `predict` of 50
-images. All rules and pools take turns in one run; times are medians over the turns. On a GPU it is
-a ResNet-18 at 72 px and times are the clock's; on a CPU the network of the preset `tiny` (`--full`
-takes the ResNet-18) and times are the processor's, which other programs do not disturb.
+what a user does without learning on the examples, `Pool.classifier(rule, "none")`, then `fit` on 5
+classes x 5 images and `predict` of 50 images. All rules and pools take turns in one run; times are
+medians over the turns. On a GPU it is a ResNet-18 at 72 px and times are the clock's; on a CPU the
+network of the preset `tiny` (`--full` takes the ResNet-18) and times are the processor's, which
+other programs do not disturb.
 
 Memory is what a task needs at most beyond the loaded pool: of the GPU, or of a process of its own.
 """
@@ -130,7 +131,7 @@ def sizes(pool: Pool) -> str:
 def measure(pool: Pool, rule: str, images: NDArray[np.uint8], cost: Cost) -> int:
     """Solve one task by one rule; the bytes that it needed at most."""
     labels = [f"class {i // SHOT}" for i in range(WAY * SHOT)]
-    classifier = pool.classifier(rule)
+    classifier = pool.classifier(rule, "none")
     before = memory_now(pool.device)
     cost.fit.append(
         timed(lambda: classifier.fit(images[: len(labels)], labels), pool.device),
