@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyshot.config import Config
+from polyshot.data.augment import STRONG
 from polyshot.data.pack import Pack
 from polyshot.data.toy_packs import draw_packs
 from polyshot.errors import PolyshotError
@@ -80,7 +81,7 @@ def test_the_new_member_is_chosen_among_and_described(grown: Pool, new: Pack) ->
     assert grown.about["packs"]["flowers"] == new.hash
     assert grown.about["steps"]["modulator:flowers"]["strength"] == grown.strengths["flowers"]
     assert len(grown.about["steps"]["selector"]["labels"]) == 4
-    assert "modulator.steps: 4 and 5" in grown.about["added"]["flowers"]["config"]
+    assert "modulator.steps: 4 and 15" in grown.about["added"]["flowers"]["config"]
 
 
 def test_statistics_know_all_members_on_new_tasks_and_the_old_ones_on_old_tasks(
@@ -136,11 +137,12 @@ def test_an_addition_interrupted_again_and_again_ends_with_the_same_bits(
     assert made.hash == grown.hash
 
 
-def test_a_new_member_is_trained_longer_and_may_have_full_strength(
+def test_a_new_member_is_trained_longer_and_harder_and_may_have_full_strength(
     pool: Pool, config: Config
 ) -> None:
     own = growth_config(pool)
-    assert own.modulator.steps == 5 and config.modulator.steps == 4
+    assert own.modulator.steps == 15 and config.modulator.steps == 4
+    assert own.modulator.augment == STRONG
     assert 1.0 in own.modulator.strengths
     assert growth_config(pool, ["modulator.steps=9"]).modulator.steps == 9
     weak = replace(pool, about={"config": {"modulator": {"strengths": [0.5]}}})

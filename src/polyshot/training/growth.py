@@ -16,6 +16,7 @@ import torch
 
 from polyshot.config import Config, differences, from_dict, override, preset
 from polyshot.data import counter_rng
+from polyshot.data.augment import STRONG
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError, some
 from polyshot.models.modulators import Modulator, fold
@@ -36,8 +37,9 @@ from polyshot.training.selector import Examples, examples, fit_scale, train_sele
 from polyshot.training.step import Report
 from polyshot.training.tasks import TaskSet
 
-LONGER = 1.25
-"""A new domain's modulator is trained this much longer than one of a domain that the base knows."""
+LONGER = 3.75
+"""A new domain's modulator is trained this much longer than one of a domain that the base knows,
+and by stronger augmentation: it has more to learn (tools/choose_growth.py)."""
 CHANGEABLE = ("seed", "modulator.", "selector.", "shape.", "validation_episodes")
 """Options that mean something when the base is frozen."""
 FIXED = ("modulator.kind", "modulator.members", "selector.standardise")
@@ -76,12 +78,13 @@ def add_domain(
 
 
 def growth_config(pool: Pool, options: Sequence[str] = ()) -> Config:
-    """Return how a new member of the pool is trained: as its others were, a little longer."""
+    """Return how a new member of the pool is trained: as its others were, but longer and harder."""
     config = own_config(pool)
     modulator = config.modulator
     longer = replace(
         modulator,
         steps=round(LONGER * modulator.steps),
+        augment=STRONG,
         # At full strength a modulator of a new domain is best (research/recipe.md §5).
         strengths=tuple(sorted({*modulator.strengths, 1.0})),
     )
