@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from polyshot.config import AdaptationConfig
 from polyshot.data.hashing import digest
+from polyshot.data.shapes import EpisodeShape
 from polyshot.embedding import Images, embed_batches, fused
 from polyshot.errors import PolyshotError, some
 from polyshot.models.heads import Metric
@@ -88,6 +89,14 @@ class Pool:
         """Names of the members: ``base`` and the domains of the modulators."""
         return ("base", *self.modulators)
 
+    @property
+    def shots_of_scales(self) -> int:
+        """Images a class of the tasks that the scales were fitted to."""
+        try:
+            return int(self.about["config"]["shape"]["shot"])
+        except (KeyError, TypeError, ValueError):  # from elsewhere, or of long ago
+            return EpisodeShape().shot
+
     def members_of(self, domain: str) -> list[str]:
         """List the members of a domain: the one of its name, or those of its clusters."""
         if domain in self.modulators:
@@ -104,7 +113,11 @@ class Pool:
     def hash(self) -> str:
         """Hash of all weights and settings: pools with the same one predict the same."""
         selector = "" if self.selector is None else state_hash(self.selector)
-        settings = (self.metric, self.size, self.scales, self.unit_input, asdict(self.adaptation))
+        shots = self.shots_of_scales
+        settings = (
+            *(self.metric, self.size, self.scales, self.unit_input, asdict(self.adaptation)),
+            *(() if shots == EpisodeShape().shot else (shots,)),
+        )
         names = self.members[1:]
         attention = [] if self.urt is None else [state_hash(self.urt)]
         return digest(repr(settings), selector, *names, *self.member_hashes(), *attention)

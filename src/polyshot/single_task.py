@@ -18,6 +18,8 @@ from polyshot.methods.blend import OwnNetworks, blended_scale
 from polyshot.methods.opinions import Opinion, form_opinion
 from polyshot.methods.readout import member_opinion, mixed_answers, own_networks
 from polyshot.methods.rules import Mix, Rule
+from polyshot.methods.sureness import UNTEMPERED, sureness, tempered
+from polyshot.methods.tasks import shots_of
 from polyshot.models.resnet import ResNet
 from polyshot.none_of_these import Nearness
 from polyshot.pool import Pool
@@ -70,6 +72,7 @@ class SingleTask:
         weights = rule.weights(pool, support)  # [1, M]
         self.weights = weights[0]
         """``[M]``, sum 1."""
+        self._sureness = sureness(pool, shots_of(support))  # [1]
         self._asked = asked = self.weights.nonzero().flatten().tolist()
         learns = adaptation == "tsa"
         before = "none" if learns else adaptation
@@ -147,9 +150,11 @@ class SingleTask:
             logits = self._learned.logits(self._embed(self._learned.network, pixels))
         plain = self._by_rule(seen) if self._share < 1 else None
         if logits is not None:
-            return mixed_answers(logits, plain, self.pool.adaptation)
-        assert plain is not None, "nothing was learned, so that it has no share"
-        return plain
+            chances = mixed_answers(logits, plain, self.pool.adaptation)
+        else:
+            assert plain is not None, "nothing was learned, so that it has no share"
+            chances = plain
+        return chances if self.adaptation in UNTEMPERED else tempered(chances, self._sureness)
 
     def _by_rule(self, seen: Sequence[Tensor]) -> Tensor:
         """Judge embeddings [n, d], as `_see` makes them: probabilities [n, W]."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from polyshot.config import AdaptationConfig
+from polyshot.config import AdaptationConfig, to_dict
 from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, register
@@ -65,6 +65,7 @@ def _fit(world: "World", settings: Settings) -> PoolWithRule:
         base,
         scales=[world.scale(base)],
         adaptation=config.adaptation,
+        about={"config": to_dict(config)},
         views=config.views,
     )
     return PoolWithRule(with_learning(pool, settings), "base", [base])

@@ -18,7 +18,8 @@ from polyshot.methods.blend import OwnNetworks, blend_networks
 from polyshot.methods.opinions import Opinion, form_opinion, prepared
 from polyshot.methods.rules import Rule
 from polyshot.methods.rules import rule as find_rule
-from polyshot.methods.tasks import HeldOut, TaskBatch
+from polyshot.methods.sureness import UNTEMPERED, sureness, tempered
+from polyshot.methods.tasks import HeldOut, TaskBatch, shots_of
 from polyshot.methods.tsa import learn_own_networks
 from polyshot.models.heads import Metric
 
@@ -63,7 +64,13 @@ def predict_tasks(
 ) -> Answers:
     """Classify by several rules at once; each member's opinion is formed once."""
     check_adaptation(adaptation)
-    return _answers(pool, tasks, rules, [r.weights(pool, tasks) for r in rules], adaptation)
+    weights = [r.weights(pool, tasks) for r in rules]
+    answers = _answers(pool, tasks, rules, weights, adaptation)
+    if adaptation in UNTEMPERED:
+        return answers
+    shots = shots_of(tasks, rules[0].members(pool)[0]).to(answers.probabilities.device)
+    factor = sureness(pool, shots).unsqueeze(-1)  # [E, 1]
+    return answers._replace(probabilities=tempered(answers.probabilities, factor))
 
 
 def check_adaptation(name: str, more: Sequence[str] = ()) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from polyshot.errors import PolyshotError
@@ -36,6 +37,17 @@ class TaskBatch(Protocol):
 
     def query_images(self, rows: Tensor) -> Tensor:
         """Return the normalised query images of some episodes, [E, Q, 3, side, side]."""
+
+
+def shots_of(tasks: TaskBatch, member: int = 0) -> Tensor:
+    """Return how many images a class of each task has, on average: float [E].
+
+    `member` is one that has embedded the support sets; it is asked only where shots are even.
+    """
+    if tasks.mask is not None:
+        return tasks.mask.sum(-1).float().mean(-1)
+    shape = tasks.support_of(member).shape
+    return torch.full((shape[0],), float(shape[2]))
 
 
 @dataclass(frozen=True, eq=False)
