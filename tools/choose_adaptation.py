@@ -65,7 +65,8 @@ def main() -> None:
     parser.add_argument("--learned", type=int, default=100, help="episodes where tsa learns")
     parser.add_argument("--rates", default="0.05,0.1,0.2,0.5")
     parser.add_argument("--starts", default="rule,base")
-    parser.add_argument("--turns", default="0,1", help="0 the whole image, 1 views in turn")
+    parser.add_argument("--turns", default="0,1", help="0 the whole image, 1 crops in turn")
+    parser.add_argument("--brief", action="store_true", help="no rival, no single images")
     parser.add_argument("--updates", default="40")
     parser.add_argument("--rules", default="auto")
     given = parser.parse_args()
@@ -115,10 +116,11 @@ def tried(world: World, target: Pack, given: argparse.Namespace) -> Cells:
                 ).accuracies
                 found[f"{shape.shot} {name} {adaptation}"] = values.tolist()
     tasks = drawn.tasks(SHAPES[0], given.learned)
-    rival = find_methods(["finetune-all"])[0]
-    fitted = rival.fit(world, settings_of(rival, world.config.preset, {}))  # as it was tuned
-    values = answer(fitted, tasks, "none", dim).accuracies
-    found["5 finetune-all none"] = values.tolist()
+    if not given.brief:
+        rival = find_methods(["finetune-all"])[0]
+        fitted = rival.fit(world, settings_of(rival, world.config.preset, {}))  # as it was tuned
+        values = answer(fitted, tasks, "none", dim).accuracies
+        found["5 finetune-all none"] = values.tolist()
     for name in ("base", *_words(given.rules)):
         values = answer(PoolWithRule(pool, name, members), tasks, "pa", dim).accuracies
         found[f"5 {name} pa"] = values.tolist()
@@ -133,7 +135,7 @@ def tried(world: World, target: Pack, given: argparse.Namespace) -> Cells:
                 mixed = share * learned + (1 - share) * plain
                 found[f"5 {what} {SHARE}={share:g}"] = _accuracy(mixed, tasks).tolist()
                 found[f"{LOSS} 5 {what} {SHARE}={share:g}"] = _losses(mixed, tasks)
-            if config.tsa_start == "rule":
+            if config.tsa_start == "rule" and not given.brief:
                 found[f"1 {what}"] = answer(own, single, "tsa", dim).accuracies.tolist()
     return found
 
@@ -148,6 +150,7 @@ def _configs(given: argparse.Namespace) -> Iterator[AdaptationConfig]:
             least_shots=1,
             tsa_start=start,  # type: ignore[arg-type]
             tsa_share=1.0,  # shares are tried afterwards
+            tsa_sharpness=1.0,
             tsa_turns=turns == "1",
         )
 

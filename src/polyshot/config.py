@@ -153,7 +153,7 @@ class AdaptationConfig:
     tsa_sharpness: float = 0.6
     """Factor on the logarithms of the probabilities that come out: learning makes them too sure."""
     tsa_turns: bool = True
-    """Whether updates of `tsa` take the pool's views in turn, instead of the whole image always."""
+    """Whether updates of `tsa` take crops of the images in turn, instead of whole images always."""
 
 
 @dataclass(frozen=True)

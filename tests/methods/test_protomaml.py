@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from polyshot.methods.inner_loop import learn_networks
 from polyshot.methods.protomaml import ProtoMaml, ProtoMamlLearner
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.models.resnet import ResNet, ResNetConfig
-from polyshot.models.views import Views
+from polyshot.models.views import CROPS, VIEWS, View
 from polyshot.training.episodic import EpisodeBatch
 
 SIDE = 16
@@ -126,16 +127,17 @@ def test_steps_fit_the_support_set() -> None:
     assert losses[0] > losses[1] > losses[2]
 
 
-def test_steps_may_take_views_in_turn() -> None:
+def test_steps_may_take_crops_in_turn() -> None:
     base, given = network(), tasks(2)
     images = given.support_images()
     start = ProtoMamlLearner(base, 0, 0.0).head(images, 3)
 
-    def bias(steps: int, turns: Views) -> Tensor:
+    def bias(steps: int, turns: Sequence[View]) -> Tensor:
         return learn_networks(base, start, images, steps, 0.01, turns=turns).bias
 
-    assert torch.equal(bias(1, "five"), bias(1, "one"))  # the whole image comes first
-    assert not torch.allclose(bias(2, "five"), bias(2, "one"), atol=1e-6)
+    whole = VIEWS["one"]
+    assert torch.equal(bias(1, CROPS), bias(1, whole))  # the whole image comes first
+    assert not torch.allclose(bias(2, CROPS), bias(2, whole), atol=1e-6)
 
 
 def test_batch_norm_and_base_stay_as_they_are() -> None:

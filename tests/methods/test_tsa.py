@@ -18,7 +18,8 @@ from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.pool_rules import PoolWithRule
 from polyshot.methods.readout import predict, predict_tasks
 from polyshot.methods.rules import rule
-from polyshot.methods.tasks import IndexedTasks
+from polyshot.methods.sureness import sureness
+from polyshot.methods.tasks import IndexedTasks, shots_of
 from polyshot.methods.tsa import Networks, learn_own_networks
 from polyshot.methods.weights import by_selector
 from polyshot.models.heads import Metric, prototype_logits, prototypes
@@ -26,12 +27,14 @@ from polyshot.models.modulators import Kind, blend, fold
 from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet, modulated_layers
 from polyshot.models.task_modulators import stem
-from polyshot.models.views import VIEWS, seen
+from polyshot.models.views import CROPS, seen
 from polyshot.pool import Pool
 
 from ..pools import SIZE, random_pool, random_tasks
 
-ALWAYS = AdaptationConfig(updates=3, rates=(0.5,), tsa_share=1.0, tsa_sharpness=1.0)
+ALWAYS = AdaptationConfig(
+    updates=3, rates=(0.5,), tsa_share=1.0, tsa_sharpness=1.0, tsa_turns=False
+)
 EPISODES, WAY, SHOT, QUERIES = 3, 4, 3, 5
 
 
@@ -67,6 +70,7 @@ def test_blend_is_the_folded_blend_of_each_task(kind: Kind, metric: Metric) -> N
     tasks = picture_tasks(pool, mask=uneven())
     weights = by_selector(pool, tasks)
     found = predict(pool, tasks, "blend")
+    factors = sureness(pool, shots_of(tasks))
     assert tasks.take is not None and tasks.mask is not None
     for e in range(EPISODES):
         shares = weights[e, 1:] * torch.tensor(list(pool.strengths.values()))
@@ -78,8 +82,8 @@ def test_blend_is_the_folded_blend_of_each_task(kind: Kind, metric: Metric) -> N
         support = F.normalize(support, dim=-1) if metric == "cosine" else support
         centres = prototypes(support, tasks.mask[e])
         scale = float(weights[e] @ torch.tensor(pool.scales))
-        expected = prototype_logits(query, centres, metric, scale).softmax(-1)
-        torch.testing.assert_close(found[e], expected, atol=1e-4, rtol=1e-3)
+        logits = factors[e] * prototype_logits(query, centres, metric, scale)
+        torch.testing.assert_close(found[e], logits.softmax(-1), atol=1e-4, rtol=1e-3)
 
 
 def by_torch(pool: Pool, tasks: IndexedTasks, episode: int, start: ResNet) -> Tensor:
@@ -126,10 +130,11 @@ def test_many_tasks_at_once_are_each_task_by_plain_torch(
     tasks = picture_tasks(pool, mask=uneven() if masked else None)
     weights = rule(name, pool).weights(pool, tasks)
     found = predict(pool, tasks, name, "tsa")
+    factors = sureness(pool, shots_of(tasks, rule(name, pool).members(pool)[0]))
     for e in range(EPISODES):
         shares = weights[e, 1:] * torch.tensor(list(pool.strengths.values()))
         start = fold(pool.base, blend(list(pool.modulators.values()), shares))
-        scale = float(weights[e] @ torch.tensor(pool.scales))
+        scale = float(factors[e] * (weights[e] @ torch.tensor(pool.scales)))
         expected = (scale * by_torch(pool, tasks, e, start)).softmax(-1)
         torch.testing.assert_close(found[e], expected, atol=2e-4, rtol=2e-3)
 
@@ -169,16 +174,15 @@ def test_the_rule_may_keep_a_share_of_the_answer(name: str) -> None:
     assert not torch.allclose(learned, plain, atol=1e-3)
 
 
-def test_updates_may_take_the_views_in_turn() -> None:
-    """Two updates by two views are an update by each, after the other."""
+def test_updates_may_take_crops_in_turn() -> None:
     pool = replace(random_pool(), views="five")
     tasks = picture_tasks(pool)
     rows, places = torch.arange(EPISODES), torch.arange(SHOT).expand(EPISODES, WAY, SHOT)
     start = blended(pool, torch.ones(EPISODES, 4) / 4)
     names = list(start.weights)
-    networks = Networks(pool.base, start, tasks, names, turns="five")
+    networks = Networks(pool.base, start, tasks, names, turns=CROPS)
     images = tasks.support_images(rows).flatten(1, 2)
-    for view, found in zip(VIEWS["five"], networks.inputs(rows, places), strict=True):
+    for view, found in zip(CROPS, networks.inputs(rows, places), strict=True):
         torch.testing.assert_close(found, stem(pool.base, seen(images, view)))
 
     def answer(turns: bool, updates: int) -> Tensor:

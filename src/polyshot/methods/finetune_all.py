@@ -18,6 +18,7 @@ from polyshot.methods.inner_loop import learn_networks, tasks_at_once
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.models.heads import prototypes
 from polyshot.models.resnet import ResNet, parameter_count
+from polyshot.models.views import CROPS, VIEWS
 
 if TYPE_CHECKING:
     from polyshot.training.world import World
@@ -31,7 +32,7 @@ class FineTunedNetworks(Fitted):
     steps: int
     rate: float
     turns: bool
-    """Whether steps take the views in turn, instead of the whole image always."""
+    """Whether steps take crops in turn, instead of the whole image always."""
 
     def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
         """Learn a network a task, then classify: probabilities [E, Q, W]."""
@@ -52,7 +53,7 @@ class FineTunedNetworks(Fitted):
                 self.rate,
                 optimiser="adam",
                 unit=True,
-                turns=tasks.views if self.turns else "one",
+                turns=CROPS if self.turns else VIEWS["one"],
             )
             logits = learned.logits(self.network, tasks.query_images(), tasks.views)
             return torch.softmax(logits, -1)

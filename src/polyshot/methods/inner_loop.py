@@ -15,7 +15,7 @@ from torch import Tensor
 from polyshot.device import bf16_on
 from polyshot.models.resnet import ResNet
 from polyshot.models.task_networks import embed_tasks, task_kernels
-from polyshot.models.views import VIEWS, Views, over_views, seen
+from polyshot.models.views import VIEWS, View, Views, over_views, seen
 
 AT_ONCE = {"cpu": 4, "cuda": 100}
 """Tasks of 5-way 5-shot that are learned side by side; more gain nothing."""
@@ -56,7 +56,7 @@ def learn_networks(
     rate: float,
     optimiser: Literal["sgd", "adam"] = "sgd",
     unit: bool = False,
-    turns: Views = "one",
+    turns: Sequence[View] = VIEWS["one"],
 ) -> TaskNetworks:
     """Learn every kernel and the head of each task by steps on its whole support set.
 
@@ -70,11 +70,11 @@ def learn_networks(
         rate: learning rate of kernels and heads.
         optimiser: plain SGD, or Adam.
         unit: whether heads see embeddings of unit norm.
-        turns: views of the images that steps take in turn.
+        turns: what of the images steps take in turn.
 
     """
     tasks, images = support.shape[:2]
-    looks = [seen(support, view) for view in VIEWS[turns]]
+    looks = [seen(support, view) for view in turns]
     way = start[0].shape[1]
     labels = torch.arange(way, device=support.device).repeat_interleave(images // way)
     with torch.enable_grad():

@@ -28,7 +28,7 @@ from polyshot.methods.support_learning import learn_tasks, unit_centres
 from polyshot.methods.tasks import TaskBatch, pick
 from polyshot.models.resnet import ResNet
 from polyshot.models.task_modulators import TaskModulators, embed_modulated, no_weights, stem
-from polyshot.models.views import VIEWS, Views, seen
+from polyshot.models.views import CROPS, VIEWS, View, Views, seen
 
 if TYPE_CHECKING:
     from polyshot.pool import Pool
@@ -45,8 +45,8 @@ class Networks:
     names: list[str] = field(default_factory=list)
     """Of the convolutions whose modulators are learned; the map comes last."""
     paces: Sequence[float] = ()
-    turns: Views = "one"
-    """Views that updates take in turn."""
+    turns: Sequence[View] = VIEWS["one"]
+    """What of the images updates take in turn, the whole images first."""
 
     def at_once(self, images: int) -> int:
         """Return how many tasks of so many images to learn side by side."""
@@ -66,7 +66,7 @@ class Networks:
         """Run the stem, in which nothing is learned: ``[k * W * S', C, h, w]`` for each view."""
         images = pick(self.tasks.support_images(rows), places).flatten(1, 2)
         with torch.no_grad(), bf16_on(images.device):
-            return [stem(self.base, seen(images, view)) for view in VIEWS[self.turns]]
+            return [stem(self.base, seen(images, view)) for view in self.turns]
 
     def embed(self, leaves: Sequence[Tensor], rows: Tensor, inputs: Tensor) -> Tensor:
         """Embed by what was learned: ``[k, W * S', d]``."""
@@ -120,7 +120,7 @@ def learn_own_networks(
     if not start.weights:  # of channel modulators, or of none at all
         start = TaskModulators(no_weights(pool.base), start.slopes, start.shifts)
     names = list(start.weights)
-    turns: Views = pool.views if pool.adaptation.tsa_turns else "one"
+    turns = CROPS if pool.adaptation.tsa_turns else VIEWS["one"]
     networks = Networks(pool.base, start, tasks, names, [*[1.0] * len(names), PACE], turns)
     scale = blended_scale(pool, weights)
     usual = scale if pool.metric == "cosine" else torch.full_like(scale, USUAL_SCALE)

@@ -30,6 +30,14 @@ VIEWS: dict[Views, tuple[View, ...]] = {
     "three": (View(1.0), View(0.8), View(1.15)),
     "five": (View(1.0), *(View(0.8, right, down) for right in (-1, 1) for down in (-1, 1))),
 }
+CROPS = (
+    View(1.0),
+    *(
+        View(0.55 + 0.45 * (7 * k % 19) / 19, 2 * (5 * k % 19) / 18 - 1, 2 * (11 * k % 19) / 18 - 1)
+        for k in range(19)
+    ),
+)
+"""The whole image, and crops of it, spread evenly over places and sizes: to learn from in turn."""
 
 
 def check_views(name: str) -> Views:
