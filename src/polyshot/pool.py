@@ -93,7 +93,7 @@ class Pool:
     def shots_of_scales(self) -> int:
         """Images a class of the tasks that the scales were fitted to."""
         try:
-            return int(self.about["config"]["shape"]["shot"])
+            return max(1, int(self.about["config"]["shape"]["shot"]))
         except (KeyError, TypeError, ValueError):  # from elsewhere, or of long ago
             return EpisodeShape().shot
 

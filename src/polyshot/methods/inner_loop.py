@@ -74,7 +74,7 @@ def learn_networks(
 
     """
     tasks, images = support.shape[:2]
-    looks = [seen(support, view) for view in turns]
+    looks = [seen(support, view) for view in turns[:steps]]
     way = start[0].shape[1]
     labels = torch.arange(way, device=support.device).repeat_interleave(images // way)
     with torch.enable_grad():

@@ -46,8 +46,8 @@ def shots_of(tasks: TaskBatch, member: int = 0) -> Tensor:
     """
     if tasks.mask is not None:
         return tasks.mask.sum(-1).float().mean(-1)
-    shape = tasks.support_of(member).shape
-    return torch.full((shape[0],), float(shape[2]))
+    first = torch.arange(min(1, len(tasks)))  # one tells: embeddings are not picked for nothing
+    return torch.full((len(tasks),), float(tasks.support_of(member, first).shape[2]))
 
 
 @dataclass(frozen=True, eq=False)

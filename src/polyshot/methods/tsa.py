@@ -120,7 +120,8 @@ def learn_own_networks(
     if not start.weights:  # of channel modulators, or of none at all
         start = TaskModulators(no_weights(pool.base), start.slopes, start.shifts)
     names = list(start.weights)
-    turns = CROPS if pool.adaptation.tsa_turns else VIEWS["one"]
+    count = max(1, pool.adaptation.updates)  # no more crops than there are updates
+    turns = CROPS[:count] if pool.adaptation.tsa_turns else VIEWS["one"]
     networks = Networks(pool.base, start, tasks, names, [*[1.0] * len(names), PACE], turns)
     scale = blended_scale(pool, weights)
     usual = scale if pool.metric == "cosine" else torch.full_like(scale, USUAL_SCALE)
