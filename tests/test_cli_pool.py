@@ -27,6 +27,7 @@ from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.pool import Pool
 
 from .conftest import picture
+from .pools import random_pool
 
 MODEL = ResNetConfig(width=8, stem="small/2")
 SMALL = {
@@ -651,7 +652,9 @@ def test_ctrl_c_in_a_classification(pool: Path, wild: Path, tmp_path: Path) -> N
 # --- demo
 
 
-def test_the_demo_can_be_left_and_entered(tmp_path: Path) -> None:
+def test_the_demo_can_be_left_and_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random_pool().save(tmp_path / "small")  # the README's demo ends with the pool that ships
+    monkeypatch.setenv("POLYSHOT_POOL", str(tmp_path / "small"))
     out = tmp_path / "demo"
     options = settings(size=16, base_steps=4, modulator_steps=1, selector_tasks=4)
     command = ("demo", "--out", out, "--episodes", 4, *options)
