@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -176,7 +176,8 @@ def _accuracy(pool: Pool, results: Sequence[Result]) -> str:
             counts = " or ".join(map(str, episodes))
             parts.append(
                 f"### {way}-way {shot}-shot, {kind}\n\nPercent right over {counts} tasks a "
-                f"domain, with the 95 % interval over tasks.{_left_out(pool, chosen)}\n\n"
+                f"domain, with the 95 % interval over tasks.{_several(chosen)}"
+                f"{_left_out(pool, chosen)}\n\n"
                 f"{_table(chosen)}"
             )
     own = [r for r in results if _is_own(pool, r)]
@@ -197,6 +198,16 @@ def _is_own(pool: Pool, result: Result) -> bool:
         result.train_seed,
         result.sources,
     )
+
+
+def _several(results: Sequence[Result]) -> str:
+    """Say what a cell shows that several pools were measured for."""
+    counts = set(Counter((r.target, label(r)) for r in results).values()) - {1}
+    if not counts:
+        return ""
+    pools = " or ".join(map(str, sorted(counts)))
+    meaning = "their mean, and in brackets the lowest and the highest"
+    return f" Where {pools} pools were measured: {meaning}."
 
 
 def _left_out(pool: Pool, results: Sequence[Result]) -> str:
@@ -234,9 +245,7 @@ def _cell(found: Sequence[Result]) -> str:
     means = [100 * r.mean for r in found]
     half_width = sum(100 * r.half_width for r in found) / len(found)
     text = f"{sum(means) / len(means):.1f} ±{half_width:.1f}"
-    if len(found) > 1:
-        text += f" ({len(found)} pools, {min(means):.1f} to {max(means):.1f})"
-    return text
+    return f"{text} ({min(means):.1f} to {max(means):.1f})" if len(found) > 1 else text
 
 
 def _remake(pool: Pool) -> str:
