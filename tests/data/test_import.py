@@ -469,6 +469,28 @@ def test_bad_images_are_counted_or_skipped(
     assert len(one.skipped) == 5 and sum(one.pack.source["skipped"].values()) == 5
 
 
+def marked(path: Path, name: str, local: int, value: int) -> None:
+    """Change two bytes of a zip's headers of one file; `local` is where they are in its own."""
+    data = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as file:
+        (entry,) = (e for e in file.infolist() if e.filename.endswith(name))
+    central = data.rindex(entry.filename.encode()) - 46  # in the directory, at the end
+    for place in (entry.header_offset + local, central + local + 2):
+        data[place : place + 2] = value.to_bytes(2, "little")
+    path.write_bytes(data)
+
+
+def test_files_of_a_zip_that_cannot_be_unpacked_say_why(
+    image_folder: MakeFolder, tmp_path: Path
+) -> None:
+    path = archive(image_folder(), "zip", wrapped=True)
+    marked(path, "cat/000.png", local=6, value=1)  # a password
+    marked(path, "dog/000.png", local=8, value=97)  # some other compression
+    message = refusal(path, tmp_path / "packs")
+    assert "1 encrypted" in message
+    assert "1 compressed in a way that Python does not know" in message
+
+
 def test_a_class_of_bad_images_alone_is_dropped_when_skipping(
     image_folder: MakeFolder, tmp_path: Path
 ) -> None:

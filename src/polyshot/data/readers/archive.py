@@ -61,10 +61,12 @@ class ZipItem:
             if member.file_size > MAX_BYTES:
                 return BadImage(f"too large ({member.file_size / 2**20:,.0f} MiB)")
             return archive.read(member)
+        except BROKEN:
+            return BadImage("corrupt")
+        except NotImplementedError:  # a RuntimeError, too
+            return BadImage("compressed in a way that Python does not know")
         except RuntimeError:  # zipfile's word for a password
             return BadImage("encrypted")
-        except (*BROKEN, NotImplementedError):  # the latter: a compression zipfile does not know
-            return BadImage("corrupt")
 
 
 @lru_cache(maxsize=1)
