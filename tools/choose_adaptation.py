@@ -17,21 +17,18 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from grid_worlds import grid_parser, sources_of, without, words, world_of
 from torch import Tensor
 
-from polyshot.config import AdaptationConfig, preset
-from polyshot.data.pack import Pack, open_packs
+from polyshot.config import AdaptationConfig
+from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
-from polyshot.device import best_device
 from polyshot.evaluation.measure import answer
 from polyshot.evaluation.stats import combined, interval, paired
 from polyshot.evaluation.targets import TargetTasks
-from polyshot.experiments.grid import GridFolder
-from polyshot.experiments.protocols import part_sources
 from polyshot.experiments.settings import settings_of
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import find_methods
@@ -52,13 +49,7 @@ Cells = dict[str, list[float]]
 
 def main() -> None:
     """Run the tool."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("grid", type=Path)
-    parser.add_argument("packs", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--preset", default="strong")
+    parser = grid_parser(__doc__)
     parser.add_argument("--sources", default="", help="a,b,c; all with training classes by default")
     parser.add_argument("--leave", default="", help="sources to leave out, each in turn: a,b,c")
     parser.add_argument("--episodes", type=int, default=300)
@@ -70,14 +61,13 @@ def main() -> None:
     parser.add_argument("--updates", default="40")
     parser.add_argument("--rules", default="auto")
     given = parser.parse_args()
-    device = best_device()
-    sources, _ = part_sources(open_packs(given.packs), _words(given.sources))
-    left = [pack for pack in sources if pack.domain.name in _words(given.leave)]
-    worlds = [(tuple(sources), tuple(sources)), *((_without(sources, p), (p,)) for p in left)]
+    sources = sources_of(given.packs, given.sources)
+    left = [(others, (pack,)) for pack, others in without(sources, given.leave)]
+    worlds = [(tuple(sources), tuple(sources)), *left]
     every: dict[tuple[bool, str], Cells] = {}
     with given.out.open("a") as lines:
         for trained, targets in worlds:
-            world = World(trained, preset(given.preset), GridFolder(given.grid).worlds, device)
+            world = world_of(given, trained)
             for target in targets:
                 start = time.perf_counter()
                 cells = tried(world, target, given)
@@ -121,10 +111,10 @@ def tried(world: World, target: Pack, given: argparse.Namespace) -> Cells:
         fitted = rival.fit(world, settings_of(rival, world.config.preset, {}))  # as it was tuned
         values = answer(fitted, tasks, "none", dim).accuracies
         found["5 finetune-all none"] = values.tolist()
-    for name in ("base", *_words(given.rules)):
+    for name in ("base", *words(given.rules)):
         values = answer(PoolWithRule(pool, name, members), tasks, "pa", dim).accuracies
         found[f"5 {name} pa"] = values.tolist()
-    for name in _words(given.rules):
+    for name in words(given.rules):
         plain = PoolWithRule(pool, name, members).predict(tasks).log()
         single = drawn.tasks(SHAPES[1], given.learned)
         for config in _configs(given):
@@ -141,7 +131,7 @@ def tried(world: World, target: Pack, given: argparse.Namespace) -> Cells:
 
 
 def _configs(given: argparse.Namespace) -> Iterator[AdaptationConfig]:
-    ways = [_words(text) for text in (given.starts, given.turns, given.updates, given.rates)]
+    ways = [words(text) for text in (given.starts, given.turns, given.updates, given.rates)]
     for start, turns, updates, rate in product(*ways):
         yield AdaptationConfig(
             rates=(float(rate),),
@@ -238,14 +228,6 @@ def show(name: str, targets: list[Cells]) -> None:
     print(f"\n{name}, {len(targets)} domains")
     for what, own, mean, half in sorted(rows, key=lambda row: (row[0][0], -row[2])):
         print(f"{what:60} {100 * own:6.2f} {100 * mean:+6.2f} ±{100 * half:.2f}")
-
-
-def _without(sources: list[Pack], left_out: Pack) -> tuple[Pack, ...]:
-    return tuple(pack for pack in sources if pack is not left_out)
-
-
-def _words(text: str) -> list[str]:
-    return [word for word in text.split(",") if word]
 
 
 if __name__ == "__main__":

@@ -6,18 +6,12 @@ Takes the worlds of a grid without one source each, as `polyshot reproduce unsee
 is missing is trained), and adds that source in several ways. No test class is looked at.
 """
 
-import argparse
 import json
 import time
-from pathlib import Path
 
-from polyshot.config import preset
-from polyshot.data.pack import open_packs
-from polyshot.device import best_device
-from polyshot.experiments.grid import GridFolder
-from polyshot.experiments.protocols import part_sources
+from grid_worlds import grid_parser, sources_of, without, world_of
+
 from polyshot.training.growth import add_domain
-from polyshot.training.world import World
 
 WEAK = [
     *("modulator.augment.area=[1.0,1.0]", "modulator.augment.aspect=1.0"),
@@ -40,21 +34,11 @@ WAYS = {
 
 def main() -> None:
     """Run the tool."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("grid", type=Path)
-    parser.add_argument("packs", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--preset", default="strong")
-    parser.add_argument("--add", default="", help="sources to add, each to a pool without it: a,b")
+    parser = grid_parser(__doc__)
+    parser.add_argument("--add", required=True, help="sources, each to a pool without it: a,b")
     given = parser.parse_args()
-    sources, _ = part_sources(open_packs(given.packs), [])
-    folder, device = GridFolder(given.grid).worlds, best_device()
-    for name in given.add.split(","):
-        (added,) = (pack for pack in sources if pack.domain.name == name)
-        others = [pack for pack in sources if pack is not added]
-        pool = World(others, preset(given.preset), folder, device).pool("conv1x1")
+    for added, others in without(sources_of(given.packs), given.add):
+        name, pool = added.domain.name, world_of(given, others).pool("conv1x1")
         for way, options in WAYS.items():
             start = time.perf_counter()
             grown = add_domain(pool, added, options, selector=False)
