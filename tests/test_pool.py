@@ -104,7 +104,7 @@ def test_a_pool_of_the_base_alone_round_trips(tmp_path: Path) -> None:
 def test_less_precision_makes_files_smaller_and_hardly_changes_embeddings(tmp_path: Path) -> None:
     pool, images = random_pool(), pictures()
     pool.save(tmp_path / "whole")
-    for precision, share, error in (("half", 0.75, 0.02), ("eight", 0.6, 0.05)):
+    for precision, share, error in (("half", 0.75, 0.02), ("eight", 0.6, 0.05), ("six", 0.5, 0.2)):
         pool.save(tmp_path / precision, precision)
         whole, small = (
             sum(f.stat().st_size for f in (tmp_path / name).rglob("*.safetensors"))
@@ -198,7 +198,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no description": (lambda p: (p / "pool.json").unlink(), "is no pool"),
     "damaged json": (lambda p: (p / "pool.json").write_text("{"), "damaged pool.json"),
     "json of something else": (lambda p: (p / "pool.json").write_text("[1]"), "damaged pool.json"),
-    "newer format": (lambda p: edit(p, format=4), "format 4, this Polyshot reads up to 3"),
+    "newer format": (lambda p: edit(p, format=5), "format 5, this Polyshot reads up to 4"),
     "strange format": (lambda p: edit(p, format="x"), "upgrade"),
     "missing base": (lambda p: (p / "base.safetensors").unlink(), "lacks its file base"),
     "missing modulator": (lambda p: (p / modulator_file("two")).unlink(), "lacks its file mod"),

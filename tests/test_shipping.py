@@ -1,10 +1,11 @@
-"""What ships: the default pool, 8-bit weights, the example folder, and the model card."""
+"""What ships: the default pool, rounded weights, the example folder, and the model card."""
 
 import csv
 import json
 import runpy
 import shutil
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from polyshot.evaluation.results import Result, append_results
 from polyshot.experiments.card import card
 from polyshot.pool import Pool
 from polyshot.pool_files import FORMAT, modulator_file
-from polyshot.precision import FACTOR, from_stored, to_stored
+from polyshot.precision import FACTOR, SHAPE, Precision, from_stored, to_stored
 from polyshot.shipping import default
 from polyshot.shipping.example import SIDES, draw_example
 from polyshot.shipping.shrink import (
@@ -107,7 +108,7 @@ def test_the_packaged_folder_is_package_data() -> None:
     assert default.PACKAGED.is_relative_to(ROOT / "src" / "polyshot" / "pools")
 
 
-# --- 8-bit weights
+# --- 8-bit and 6-bit weights
 
 
 @settings(max_examples=50, deadline=None)
@@ -115,28 +116,30 @@ def test_the_packaged_folder_is_package_data() -> None:
     st.integers(0, 2**32 - 1),
     st.sampled_from([(3, 2), (4, 3, 1, 1), (2, 3, 3, 3)]),
     st.floats(1e-20, 1e20),
+    st.sampled_from(["eight", "six"]),
 )
 def test_rounding_moves_no_weight_by_more_than_half_a_step(
-    seed: int, shape: tuple[int, ...], size: float
+    seed: int, shape: tuple[int, ...], size: float, precision: Precision
 ) -> None:
     draw = torch.Generator().manual_seed(seed)
     tensor = torch.randn(shape, generator=draw) * size
     tensor[0] = 0
-    stored = to_stored({"weight": tensor}, "eight")
-    assert stored["weight"].dtype == torch.int8 and stored["weight" + FACTOR].shape == shape[:1]
+    stored = to_stored({"weight": tensor}, precision)
+    packed = torch.int8 if precision == "eight" else torch.uint8
+    assert stored["weight"].dtype == packed and stored["weight" + FACTOR].shape == shape[:1]
     again = from_stored(stored)
     assert list(again) == ["weight"] and again["weight"].dtype == torch.float32
-    step = tensor.abs().flatten(1).amax(1) / 127
+    step = tensor.abs().flatten(1).amax(1) / (127 if precision == "eight" else 31)
     assert bool(((again["weight"] - tensor).abs().flatten(1) <= 0.501 * step[:, None]).all())
     assert not again["weight"][0].any()
     # What was rounded once stays as it is, but for the last bit of its factor.
-    twice = from_stored(to_stored(again, "eight"))["weight"]
+    twice = from_stored(to_stored(again, precision))["weight"]
     torch.testing.assert_close(twice, again["weight"], rtol=1e-6, atol=0)
 
 
 def test_vectors_and_counts_are_never_rounded() -> None:
     tensors = {"bias": torch.rand(5), "count": torch.tensor(7), "ids": torch.arange(6).view(2, 3)}
-    for precision in ("half", "eight", "full"):
+    for precision in get_args(Precision):
         stored = to_stored(tensors, precision)
         assert set(stored) == set(tensors)
         assert all(torch.equal(stored[name], tensor) for name, tensor in tensors.items())
@@ -151,9 +154,28 @@ def test_factors_that_do_not_fit_are_refused() -> None:
         from_stored(stored)
 
 
+def test_packed_weights_that_are_damaged_are_refused() -> None:
+    good = to_stored({"weight": torch.rand(4, 3)}, "six")
+    for damage in (
+        {"weight": good["weight"][:-6]},
+        {"weight": torch.zeros(9, dtype=torch.uint8)},
+        {"weight" + SHAPE: torch.tensor([4, 2])},
+        {"weight" + SHAPE: torch.tensor([4, 4])},
+    ):
+        with pytest.raises(PolyshotError, match="weight cannot be unpacked"):
+            from_stored(good | damage)
+
+
+def test_bell_shaped_weights_take_less_than_six_bits() -> None:
+    weights = torch.randn(64, 576, generator=torch.Generator().manual_seed(0))
+    stored = to_stored({"weight": weights}, "six")["weight"]
+    assert len(stored) < 6 / 8 * weights.numel()
+
+
 def test_small_pools_leave_modulators_of_no_strength_out(tmp_path: Path) -> None:
     pool = random_pool()
-    for precision, there in (("full", True), ("half", False), ("eight", False)):
+    for precision in get_args(Precision):
+        there = precision == "full"
         pool.save(tmp_path / precision, precision)
         assert (tmp_path / precision / modulator_file("off")).exists() == there
         about = json.loads((tmp_path / precision / "pool.json").read_text())
@@ -207,7 +229,7 @@ def test_what_shipping_costs_is_measured(packs: Path, tmp_path: Path) -> None:
     shipped = ship(pool, tmp_path / "small")
     changes = embedding_changes(pool, shipped, opened, images=20)
     assert [change.member for change in changes] == ["base", *NAMES]
-    assert all(0.99 < change.worst <= change.mean < 1.0001 for change in changes)
+    assert all(0.97 < change.worst <= change.mean < 1.0001 for change in changes)
     same = embedding_changes(pool, pool, opened, images=20)
     assert all(change.worst == pytest.approx(1) for change in same)
     costs = accuracy_costs(pool, pool, opened, ["base", "average"], episodes=5)
@@ -224,7 +246,7 @@ def test_the_tool_that_makes_the_shipped_folder(
     assert tool([str(tmp_path / "pool"), str(tmp_path / "out"), *measure]) == 0
     said = capsys.readouterr().out
     assert "MB as trained" in said and "cosine mean" in said and "mean difference" in said
-    assert json.loads((tmp_path / "out" / "pool.json").read_text())["precision"] == "eight"
+    assert json.loads((tmp_path / "out" / "pool.json").read_text())["precision"] == "six"
     assert tool([str(tmp_path), str(tmp_path / "out")]) == 2
     assert "is no pool" in capsys.readouterr().err
 

@@ -27,7 +27,7 @@ def main(words: list[str] | None = None) -> int:
     )
     parser.add_argument("pool", type=Path, help="a trained pool: RUN/pool")
     parser.add_argument("out", type=Path, help="where the shipped folder goes")
-    parser.add_argument("--precision", choices=get_args(Precision), default="eight")
+    parser.add_argument("--precision", choices=get_args(Precision), default="six")
     parser.add_argument("--views", help="how often it shall look at images, if not as it is")
     parser.add_argument("--packs", type=Path, help="measure on these packs")
     parser.add_argument("--images", type=int, default=200, help="of each pack, to embed")

@@ -35,11 +35,11 @@ from polyshot.task_statistics import from_tensors, to_tensors
 if TYPE_CHECKING:
     from polyshot.pool import Pool
 
-FORMAT = 3
+FORMAT = 4
 """Version of the layout. A reader refuses a newer one and knows how to read every older one.
 
 2: weights may be 8-bit, a modulator of strength 0 may have no file, and there may be statistics of
-the selector's tasks. 3: an image may be looked at more than once.
+the selector's tasks. 3: an image may be looked at more than once. 4: weights may be 6-bit.
 """
 
 LONGEST_NAME = 200
@@ -60,7 +60,9 @@ def write_pool(pool: "Pool", path: Path, precision: Precision) -> None:
             files[modulator_file(name)] = to_stored(modulator.state_dict(), precision)
     selector = None
     if pool.selector is not None:
-        files["selector.safetensors"] = pool.selector.state_dict()
+        files["selector.safetensors"] = to_stored(
+            pool.selector.state_dict(), "half" if precision == "six" else "full"
+        )
         selector = {
             "inputs": pool.selector.hidden.in_features,
             "hidden": pool.selector.hidden.out_features,
@@ -69,11 +71,14 @@ def write_pool(pool: "Pool", path: Path, precision: Precision) -> None:
         }
     urt = None
     if pool.urt is not None:
-        files["urt.safetensors"] = pool.urt.state_dict()
+        files["urt.safetensors"] = to_stored(
+            pool.urt.state_dict(), "six" if precision == "six" else "full"
+        )
         heads, outputs = pool.urt.heads, pool.urt.ask.out_features
         urt = {"inputs": pool.urt.ask.in_features, "heads": heads, "hidden": outputs // heads}
     if pool.statistics:
-        files[STATISTICS_FILE] = to_tensors(pool.statistics)
+        kept = to_tensors(pool.statistics)
+        files[STATISTICS_FILE] = to_stored(kept, "eight") if precision == "six" else kept
     description = {
         "architecture": {"name": "resnet18", **asdict(pool.config)},
         "size": pool.size,

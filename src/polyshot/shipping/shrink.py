@@ -38,7 +38,7 @@ class Cost:
     """Of the difference's 95 % interval."""
 
 
-def ship(pool: Pool, out: Path, precision: Precision = "eight") -> Pool:
+def ship(pool: Pool, out: Path, precision: Precision = "six") -> Pool:
     """Save a pool for shipping and load it as a user will."""
     pool.save(out, precision)
     return Pool.load(out, pool.device)
