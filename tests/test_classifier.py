@@ -123,7 +123,7 @@ def test_learns_from_a_few_images(rule: str, adaptation: str) -> None:
 )
 def test_agrees_with_the_batched_methods(metric: Metric, start: str, views: Views) -> None:
     pool = make_pool(metric, start=start)
-    pool = replace(pool, views=views, adaptation=replace(pool.adaptation, updates=5))
+    pool = replace(pool, views=views, adaptation=replace(pool.adaptation, updates=2))
     images, labels = examples(3, 1, 2)
     queries, _ = examples(2, 2, 2, first=70)
     pixels = np.stack(

@@ -426,6 +426,7 @@ def test_the_shipped_pool_its_card_and_the_page_belong_together() -> None:
 
 def test_the_shipped_pool_labels_images_that_it_has_never_seen(tmp_path: Path) -> None:
     example = draw_example(tmp_path / "example", "flowers")
-    answer = label_files(Pool.default().looking("one"), example.support, [example.query])
+    pool = Pool.default().looking("one")
+    answer = label_files(pool, example.support, [example.query], adaptation="head")
     right, count = example.right((row.path, row.label) for row in answer.rows)
     assert count == 100 and right > 70  # 20 by chance
