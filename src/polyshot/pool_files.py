@@ -47,12 +47,17 @@ LONGEST_NAME = 200
 
 STATISTICS_FILE = "task_statistics.safetensors"
 
+BESIDE: dict[str, Precision] = {"selector": "half", "urt": "six", "statistics": "eight"}
+"""Of what stands beside the networks in a pool of six bits; in the others it is as it was made."""
+
 Tensors = Mapping[str, Tensor]
 
 
 def write_pool(pool: "Pool", path: Path, precision: Precision) -> None:
     """Write a pool as a folder; replaces a pool and nothing else."""
     check_precision(precision)
+    as_made: dict[str, Precision] = dict.fromkeys(BESIDE, "full")
+    beside = BESIDE if precision == "six" else as_made
     files = {"base.safetensors": to_stored(pool.base.state_dict(), precision)}
     for name, modulator in pool.modulators.items():
         # At strength 0 the member is the base: what is made small goes without its weights.
@@ -60,9 +65,7 @@ def write_pool(pool: "Pool", path: Path, precision: Precision) -> None:
             files[modulator_file(name)] = to_stored(modulator.state_dict(), precision)
     selector = None
     if pool.selector is not None:
-        files["selector.safetensors"] = to_stored(
-            pool.selector.state_dict(), "half" if precision == "six" else "full"
-        )
+        files["selector.safetensors"] = to_stored(pool.selector.state_dict(), beside["selector"])
         selector = {
             "inputs": pool.selector.hidden.in_features,
             "hidden": pool.selector.hidden.out_features,
@@ -71,14 +74,11 @@ def write_pool(pool: "Pool", path: Path, precision: Precision) -> None:
         }
     urt = None
     if pool.urt is not None:
-        files["urt.safetensors"] = to_stored(
-            pool.urt.state_dict(), "six" if precision == "six" else "full"
-        )
+        files["urt.safetensors"] = to_stored(pool.urt.state_dict(), beside["urt"])
         heads, outputs = pool.urt.heads, pool.urt.ask.out_features
         urt = {"inputs": pool.urt.ask.in_features, "heads": heads, "hidden": outputs // heads}
     if pool.statistics:
-        kept = to_tensors(pool.statistics)
-        files[STATISTICS_FILE] = to_stored(kept, "eight") if precision == "six" else kept
+        files[STATISTICS_FILE] = to_stored(to_tensors(pool.statistics), beside["statistics"])
     description = {
         "architecture": {"name": "resnet18", **asdict(pool.config)},
         "size": pool.size,

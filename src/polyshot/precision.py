@@ -4,7 +4,7 @@ Vectors (batch norm, biases, channel modulators) are few, and variances may be s
 tensor ``name`` is int8, one row an output channel, with a float32 factor for each row beside it
 under ``name.factor``: half precision would lose the factors of weak modulators, which lie near its
 smallest number. A 6-bit tensor is the same with fewer steps, deflated into uint8, with its shape
-under ``name.shape``: weights are bell-shaped, so that 5.2 bits are left of each.
+under ``name.shape``: weights are bell-shaped, so that 5.3 bits are left of each.
 """
 
 import zlib

@@ -63,7 +63,7 @@ class ZipItem:
             return archive.read(member)
         except BROKEN:
             return BadImage("corrupt")
-        except NotImplementedError:  # a RuntimeError, too
+        except NotImplementedError:  # is a RuntimeError, so it is asked for first
             return BadImage("compressed in a way that Python does not know")
         except RuntimeError:  # zipfile's word for a password
             return BadImage("encrypted")
