@@ -141,7 +141,7 @@ class AdaptationConfig:
     rates: tuple[float, ...] = (0.5,)
     """Adadelta's learning rates of a modulator; of a map twice as much. Every task takes the first,
     unless its own halves do clearly better with another, or without learning."""
-    familiar_rate: float = 0.1
+    familiar_rate: float = 0.05
     """Instead of a single rate, that of `tsa` where a task is like those of the pool's sources."""
     least_shots: int = 2
     """Images that some class must have for `pa` and `tsa` to learn; 1 lets them learn always."""

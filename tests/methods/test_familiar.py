@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -59,6 +60,26 @@ def test_new_tasks_of_the_sources_are_familiar_and_others_are_not() -> None:
     for i, centre in enumerate(directions()):
         share = float(told(pool, around(centre, 50 + i)).float().mean())
         assert abs(share - NEARLY_ALL) < 0.08 if i < len(pool.modulators) else share < 0.02
+
+
+@pytest.mark.parametrize("shot", [1, 2, 20])
+def test_means_of_few_images_scatter_more_and_are_as_familiar(shot: int) -> None:
+    """Tasks of 25 images are kept; those of others come from the same source."""
+    pool, (centre, *others) = random_pool(), directions()
+    draw = torch.Generator().manual_seed(shot)
+
+    def images(count: int, towards: Tensor) -> Tensor:
+        shape = (COUNT, 5, count, SMALL.dim)
+        return 20 * towards + 3 * torch.randn(shape, generator=draw)
+
+    zeros = torch.zeros(COUNT, len(pool.members)).half()
+    kept = [TaskSample(images(5, centre).mean((1, 2)).half(), zeros, zeros) for _ in range(2)]
+    pool = replace(pool, statistics={"one": SourceTasks(*kept)})
+    support = images(shot, centre).unsqueeze(0)
+    share = familiar(pool, Tasks(support, support[:, :, 0])).float().mean()
+    assert share > 0.6  # without the correction none at one shot
+    strange = images(shot, others[0]).unsqueeze(0)
+    assert not familiar(pool, Tasks(strange, strange[:, :, 0])).any()
 
 
 def test_length_does_not_count_nor_company() -> None:

@@ -274,10 +274,31 @@ def test_a_step_lowers_the_loss() -> None:
     mask = everywhere(support)
     places, there = compact(mask)
     rows = torch.arange(5)
-    before = _loss(support, mask)
+    before = _loss(support, mask, apart=False)
     for rate in (0.05, 0.5):
         _, after = _learn(Maps(support), rows, places, there, torch.full((5,), rate), 10)
-        assert _loss(after, mask) < before
+        assert _loss(after, mask, apart=False) < before
+
+
+def test_apart_an_image_learns_from_the_others_of_its_class() -> None:
+    support = embeddings(2, 3, 4, 8)
+    mask = everywhere(support)
+    mask[1, 0, 1:] = False  # the only image of its class stays in its prototype
+    mask[1, 2, 3:] = False
+    losses = []
+    for task, there in zip(F.normalize(support, dim=-1), mask, strict=True):
+        own = []
+        for way, place in there.nonzero().tolist():
+            kept = there.clone()
+            kept[way, place] = bool(there[way].sum() == 1)
+            centres = torch.stack([task[w][kept[w]].mean(0) for w in range(3)])
+            cosines = F.cosine_similarity(task[way, place][None], centres)
+            own.append(F.cross_entropy(10 * cosines[None], torch.tensor([way])))
+        losses.append(torch.stack(own).mean())
+    torch.testing.assert_close(_loss(support, mask, apart=True), torch.stack(losses).sum())
+    single = support[:, :, :1]
+    alone = everywhere(single)
+    assert torch.equal(_loss(single, alone, apart=True), _loss(single, alone, apart=False))
 
 
 def test_200_ways() -> None:

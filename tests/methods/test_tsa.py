@@ -114,7 +114,14 @@ def by_torch(pool: Pool, tasks: IndexedTasks, episode: int, start: ResNet) -> Te
 
     for _ in range(ALWAYS.updates):
         optimiser.zero_grad()
-        F.cross_entropy(10 * embed(images) @ centres().T, labels).backward()
+        unit = embed(images)
+        cosines = unit @ centres().T
+        for i, label in enumerate(labels):  # its own class without itself, if there is another
+            rest = unit[(labels == label) & (torch.arange(len(labels)) != i)]
+            if len(rest):
+                own = F.cosine_similarity(unit[i], rest.mean(0), dim=0)
+                cosines = cosines.index_put((torch.tensor(i), label), own)
+        F.cross_entropy(10 * cosines, labels).backward()
         optimiser.step()
     with torch.no_grad():
         return embed(normalise(tasks.take(tasks.query[episode]))) @ centres().T

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from polyshot.errors import PolyshotError
+from polyshot.methods.familiar import familiar
 from polyshot.methods.rules import rule
 from polyshot.methods.tasks import Tasks
 from polyshot.methods.weights import (
@@ -19,6 +20,7 @@ from polyshot.methods.weights import (
 )
 from polyshot.models.heads import Metric
 from polyshot.pool import Pool
+from polyshot.task_statistics import SourceTasks, TaskSample
 
 from ..pools import random_pool, random_tasks
 
@@ -68,6 +70,20 @@ def test_at_one_shot_the_selector_decides() -> None:
     assert torch.equal(by_leave_one_out(pool, tasks), chances)
     assert torch.equal(by_sur(pool, tasks), chances)
     assert torch.equal(automatic(pool, tasks), chances)
+
+
+def test_at_one_shot_the_base_answers_tasks_that_are_unlike_the_sources() -> None:
+    pool, tasks = random_pool(), one_shot(random_tasks())
+    means = tasks.support[0].mean((1, 2))  # [E, d]
+    scatter = torch.randn(100, means.shape[-1], generator=torch.Generator().manual_seed(0))
+    zeros = torch.zeros(100, len(pool.members)).half()
+    near = TaskSample((means[1] + 1e-3 * means[1].norm() * scatter).half(), zeros, zeros)
+    pool = replace(pool, statistics={"one": SourceTasks(near, near)})
+    known = familiar(pool, tasks)
+    assert known[1] and not known.all()
+    base = torch.eye(len(pool.members))[:1]
+    expected = by_selector(pool, tasks).where(known.unsqueeze(1), base)
+    assert torch.equal(automatic(pool, tasks), expected)
 
 
 def test_a_task_among_others_may_have_one_shot() -> None:

@@ -30,6 +30,7 @@ class Maps:
     support: Tensor
     """``[E, W, S, d]``, of unit norm."""
     paces: Sequence[float] = (PACE,)
+    apart: bool = False
 
     def at_once(self, images: int) -> int:
         """Return how many tasks to learn side by side."""

@@ -108,7 +108,7 @@ class PoolWithRule(Fitted):
 LEARNING = {
     "steps": 40,
     "rate": 0.5,
-    "familiar_rate": 0.1,
+    "familiar_rate": 0.05,
     "from_base": 0,
     "share": 0.3,
     "turns": 1,

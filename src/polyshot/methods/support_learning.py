@@ -19,7 +19,7 @@ from torch import Tensor
 from polyshot.config import AdaptationConfig
 from polyshot.data.loading import Progress
 from polyshot.methods.adadelta import Adadelta
-from polyshot.models.heads import prototypes
+from polyshot.models.heads import leave_one_out_logits, prototypes
 
 SHARPNESS = 10.0
 """Logits of the loss are this times the cosine, as in URL and TSA (Li et al., 2021, 2022)."""
@@ -35,6 +35,10 @@ class Learnable(Protocol):
     @property
     def paces(self) -> Sequence[float]:
         """Factor on the learning rate, for each tensor."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether an image learns from the prototype of its class without itself."""
 
     def at_once(self, images: int) -> int:
         """Return how many tasks of so many images to learn side by side."""
@@ -257,7 +261,7 @@ def _learn(
         optimiser = Adadelta(leaves, [pace * rates for pace in task.paces])
         for _, view in zip(range(steps), cycle(inputs), strict=False):
             embeddings = task.embed(leaves, rows, view).view(len(rows), way, shot, -1)
-            optimiser.step(torch.autograd.grad(_loss(embeddings, there), leaves))
+            optimiser.step(torch.autograd.grad(_loss(embeddings, there, task.apart), leaves))
             if count:
                 count.add(places.numel())
     learned = [leaf.detach() for leaf in leaves]
@@ -265,12 +269,20 @@ def _learn(
         return learned, task.embed(learned, rows, inputs[0]).view(len(rows), way, shot, -1)
 
 
-def _loss(embeddings: Tensor, there: Tensor) -> Tensor:
-    """Sum the tasks' mean cross-entropies of support images [k, W, S, d] by their prototypes."""
+def _loss(embeddings: Tensor, there: Tensor, apart: bool) -> Tensor:
+    """Sum the tasks' mean cross-entropies of support images [k, W, S, d] by their prototypes.
+
+    With `apart`, the prototype of an image's own class is that of the others, if there are any: in
+    one that holds the image itself, it is soon found again and there is little left to learn.
+    """
     way, shot = embeddings.shape[1:3]
     unit = F.normalize(embeddings, dim=-1)
     centres = F.normalize(prototypes(unit, there), dim=-1)
     logits = SHARPNESS * unit.flatten(1, 2) @ centres.mT  # [k, W * S, W]
+    if apart and shot > 1:
+        others = there & (there.sum(-1, keepdim=True) > 1)  # [k, W, S]
+        left_out = leave_one_out_logits(unit, "cosine", SHARPNESS, there)
+        logits = left_out.flatten(1, 2).where(others.flatten(1).unsqueeze(-1), logits)
     labels = torch.arange(way, device=logits.device).repeat_interleave(shot)
     losses = F.cross_entropy(logits.mT, labels.expand(len(logits), -1), reduction="none")
     counted = there.flatten(1).to(losses)

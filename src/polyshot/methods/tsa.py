@@ -2,7 +2,8 @@
 
 *Cross-domain Few-shot Learning with Task-specific Adapters* (Li et al., 2022): 1x1 convolutions
 beside the 3x3 ones, without bias, and a linear map of the embedding, learned by nearest prototypes
-of the support set with everything else frozen. Its adapters are our `conv1x1` modulators, so here
+of the support set with everything else frozen; here an image's own class is without it, as a query
+would find it. Its adapters are our `conv1x1` modulators, so here
 they may start where the pool already is: from alpha_0 as in the paper, from the selected modulator,
 or from the blend. The paper's learning rate is another on seen than on unseen domains; here it is
 told from the support set whether the task is like those of the pool's sources (`familiar`); or with
@@ -47,6 +48,7 @@ class Networks:
     paces: Sequence[float] = ()
     turns: Sequence[View] = VIEWS["one"]
     """What of the images updates take in turn, the whole images first."""
+    apart: bool = True
 
     def at_once(self, images: int) -> int:
         """Return how many tasks of so many images to learn side by side."""

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from polyshot.methods.familiar import familiar
 from polyshot.methods.opinions import prepared
 from polyshot.methods.tasks import TaskBatch
 from polyshot.models.heads import leave_one_out_logits, prototypes
@@ -61,16 +62,24 @@ def by_leave_one_out(pool: "Pool", tasks: TaskBatch) -> Tensor:
 
 
 def automatic(pool: "Pool", tasks: TaskBatch) -> Tensor:
-    """Mean of the selector's weights and those of `leave_one_out`.
+    """Mean of the selector's weights and those of `leave_one_out`; without a selector, the latter.
 
-    At one shot, where leaving out tells nothing, the selector's alone; without a selector,
-    `leave_one_out` alone.
+    At one shot, where leaving out tells nothing, the selector's alone, or the base where a task is
+    unlike those that the selector has learned from (`familiar`).
     """
     weights, told = leave_one_out(pool, tasks)
     if pool.selector is None:
         return weights
     chances = by_selector(pool, tasks)
-    return torch.where(told.unsqueeze(1), (weights + chances) / 2, chances)
+    mean = (weights + chances) / 2
+    if bool(told.all()):
+        return mean
+    base = torch.zeros_like(chances)
+    base[:, 0] = 1.0
+    guess = chances
+    if pool.statistics:
+        guess = chances.where(familiar(pool, tasks).unsqueeze(1), base)
+    return mean.where(told.unsqueeze(1), guess)
 
 
 def by_sur(pool: "Pool", tasks: TaskBatch) -> Tensor:
