@@ -57,6 +57,7 @@ def main() -> None:
     parser.add_argument("--rates", default="0.05,0.1,0.2,0.5")
     parser.add_argument("--starts", default="rule,base")
     parser.add_argument("--turns", default="0,1", help="0 the whole image, 1 crops in turn")
+    parser.add_argument("--apart", default="1", help="1 images learn from others, 0 from all")
     parser.add_argument("--brief", action="store_true", help="no rival, no single images")
     parser.add_argument("--updates", default="40")
     parser.add_argument("--rules", default="auto")
@@ -131,8 +132,8 @@ def tried(world: World, target: Pack, given: argparse.Namespace) -> Cells:
 
 
 def _configs(given: argparse.Namespace) -> Iterator[AdaptationConfig]:
-    ways = [words(text) for text in (given.starts, given.turns, given.updates, given.rates)]
-    for start, turns, updates, rate in product(*ways):
+    texts = (given.starts, given.turns, given.apart, given.updates, given.rates)
+    for start, turns, apart, updates, rate in product(*map(words, texts)):
         yield AdaptationConfig(
             rates=(float(rate),),
             familiar_rate=float(rate),  # the same for all: the best of each kind is chosen then
@@ -141,7 +142,9 @@ def _configs(given: argparse.Namespace) -> Iterator[AdaptationConfig]:
             tsa_start=start,  # type: ignore[arg-type]
             tsa_share=1.0,  # shares are tried afterwards
             tsa_sharpness=1.0,
+            familiar_sharpness=1.0,
             tsa_turns=turns == "1",
+            tsa_apart=apart == "1",
         )
 
 
@@ -152,6 +155,7 @@ def _text(config: AdaptationConfig) -> str:
         "steps": config.updates,
         "from_base": config.tsa_start == "base",
         "turns": config.tsa_turns,
+        "apart": config.tsa_apart,
     }
     return " ".join(f"{name}={value:g}" for name, value in values.items())
 

@@ -150,10 +150,15 @@ class AdaptationConfig:
     alpha_0, with `select` the selected one), from alpha_0, or from the heaviest member."""
     tsa_share: float = 0.3
     """Weight of what `tsa` has learned in the answer; the rest is the rule's own, without it."""
-    tsa_sharpness: float = 0.6
+    tsa_sharpness: float = 0.4
     """Factor on the logarithms of the probabilities that come out: learning makes them too sure."""
+    familiar_sharpness: float = 0.6
+    """The same where a task is like those of the pool's sources."""
     tsa_turns: bool = True
     """Whether updates of `tsa` take crops of the images in turn, instead of whole images always."""
+    tsa_apart: bool = True
+    """Whether an image learns from the prototype of its class without itself, not with itself as in
+    the paper of `tsa`."""
 
 
 @dataclass(frozen=True)

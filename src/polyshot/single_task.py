@@ -43,11 +43,15 @@ class _OwnNetwork(NamedTuple):
 
     network: ResNet
     opinion: Opinion
+    sharpness: Tensor
+    """``[1]``, as in `OwnNetworks`."""
 
     @classmethod
     def of(cls, networks: OwnNetworks | None) -> "_OwnNetwork | None":
         """Take the network of the only task, if it has one."""
-        return None if networks is None else cls(fused(networks.folded()), networks.opinion.cpu())
+        if networks is None:
+            return None
+        return cls(fused(networks.folded()), networks.opinion.cpu(), networks.sharpness.cpu())
 
     def logits(self, query: Tensor) -> Tensor:
         """Judge embeddings [n, d]: logits [n, W]."""
@@ -145,12 +149,10 @@ class SingleTask:
 
     def _judge(self, pixels: NDArray[np.uint8], seen: Sequence[Tensor]) -> Tensor:
         """Classify images by what was learned and by what the rule sees: [n, W]."""
-        logits = None
-        if self._learned is not None:
-            logits = self._learned.logits(self._embed(self._learned.network, pixels))
-        plain = self._by_rule(seen) if self._share < 1 else None
-        if logits is not None:
-            chances = mixed_answers(logits, plain, self.pool.adaptation)
+        plain, own = self._by_rule(seen) if self._share < 1 else None, self._learned
+        if own is not None:
+            logits = own.logits(self._embed(own.network, pixels))
+            chances = mixed_answers(logits, plain, self._share, own.sharpness)
         else:
             assert plain is not None, "nothing was learned, so that it has no share"
             chances = plain

@@ -104,7 +104,14 @@ def test_tasks_that_are_all_alike_are_no_trouble() -> None:
 
 
 def test_familiar_tasks_learn_at_a_rate_of_their_own() -> None:
-    config = AdaptationConfig(updates=3, rates=(0.5,), familiar_rate=0.05, tsa_share=1.0)
+    config = AdaptationConfig(
+        updates=3,
+        rates=(0.5,),
+        familiar_rate=0.05,
+        tsa_share=1.0,
+        tsa_sharpness=1.0,
+        familiar_sharpness=1.0,
+    )
     pool = random_pool(adaptation=config)
     tasks = picture_tasks(pool)
     means = tasks.support_of(0).mean((1, 2))  # [E, d]
@@ -121,3 +128,7 @@ def test_familiar_tasks_learn_at_a_rate_of_their_own() -> None:
     found = predict(knows, tasks, "auto", "tsa")
     torch.testing.assert_close(found, slow.where(known[:, None, None], fast), atol=1e-6, rtol=1e-5)
     assert not torch.allclose(slow, fast, atol=1e-3)
+    milder = replace(config, tsa_sharpness=0.5, familiar_sharpness=0.8)
+    mild = predict(replace(knows, adaptation=milder), tasks, "auto", "tsa")
+    factor = torch.where(known, 0.8, 0.5)[:, None, None]
+    torch.testing.assert_close(mild, (factor * found.log()).softmax(-1), atol=1e-5, rtol=1e-4)

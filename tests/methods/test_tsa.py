@@ -200,6 +200,16 @@ def test_updates_may_take_crops_in_turn() -> None:
     assert not torch.allclose(answer(True, 2), answer(False, 2), atol=1e-4)
 
 
+def test_an_image_may_learn_from_a_prototype_that_holds_it() -> None:
+    pool = random_pool()
+    tasks = picture_tasks(pool)
+    apart, as_the_paper = (
+        predict(replace(pool, adaptation=replace(ALWAYS, tsa_apart=each)), tasks, "auto", "tsa")
+        for each in (True, False)
+    )
+    assert not torch.allclose(apart, as_the_paper, atol=1e-4)
+
+
 def test_sharpness_changes_how_sure_it_is_and_no_answer() -> None:
     pool = random_pool()
     tasks = picture_tasks(pool)

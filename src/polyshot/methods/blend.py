@@ -41,6 +41,8 @@ class OwnNetworks:
     opinion: Opinion
     """Of these tasks."""
     views: Views
+    sharpness: Tensor
+    """``[k]``: factor on the logarithms of probabilities where what was learned has a share."""
 
     def logits(self, tasks: TaskBatch) -> Tensor:
         """Classify the queries of the tasks `rows`: ``[k, W, Q]``."""
@@ -79,7 +81,8 @@ def blend_networks(pool: "Pool", tasks: TaskBatch, weights: Tensor, adaptation: 
         adaptation,
         pool.adaptation,
     )
-    return OwnNetworks(pool.base, modulators, rows, opinion, pool.views)
+    as_it_is = torch.ones(len(tasks), device=pool.device)
+    return OwnNetworks(pool.base, modulators, rows, opinion, pool.views, as_it_is)
 
 
 def blended_scale(pool: "Pool", weights: Tensor) -> Tensor:

@@ -112,6 +112,9 @@ LEARNING = {
     "from_base": 0,
     "share": 0.3,
     "turns": 1,
+    "apart": 1,
+    "sharpness": 0.4,
+    "familiar_sharpness": 0.6,
     "shots": 2,
 }
 """Settings of methods that can learn on the support set by `pa` or `tsa`."""
@@ -127,6 +130,9 @@ def with_learning(pool: Pool, settings: Settings) -> Pool:
         tsa_start="base" if settings["from_base"] else "rule",
         tsa_share=settings["share"],
         tsa_turns=bool(settings["turns"]),
+        tsa_apart=bool(settings["apart"]),
+        tsa_sharpness=settings["sharpness"],
+        familiar_sharpness=settings["familiar_sharpness"],
         least_shots=int(settings["shots"]),
     )
     return replace(pool, adaptation=config)
@@ -141,16 +147,14 @@ def _fit(kind: Kind, rule_name: str) -> Callable[["World", Settings], PoolWithRu
     return fit
 
 
-def _method(
-    name: str, rule_name: str, kind: Kind, about: str, adaptations: tuple[str, ...], paper: str
-) -> Method:
-    learns = "tsa" in adaptations
+def _method(name: str, rule_name: str, kind: Kind, about: str, paper: str) -> Method:
+    learns = kind == "conv1x1"  # what `tsa` learns is such a modulator
     return Method(
         name,
         paper,
         about,
         _fit(kind, rule_name),
-        adaptations,
+        ("none", "head", "pa", "tsa") if learns else ("none", "head"),
         slow=("tsa",) if learns else (),
         settings=LEARNING if learns else {},
         beyond=paper != _CHOI,
@@ -159,7 +163,6 @@ def _method(
 
 
 _CHOI = "Learning Disparate Modulators (Choi et al., 2019)"
-_HEAD = ("none", "head")
 _PAPERS: tuple[tuple[str, str, Kind, str], ...] = (
     ("select", "select", "conv1x1", "DoS: the member that the selector chooses"),
     ("average", "average", "conv1x1", "DoA: the average of all members"),
@@ -167,8 +170,7 @@ _PAPERS: tuple[tuple[str, str, Kind, str], ...] = (
     ("average-channel", "average", "channel", "DoA-Ch: average, modulators by channel"),
 )
 for _name, _rule, _kind, _about in _PAPERS:
-    register(_method(_name, _rule, _kind, _about, _HEAD, _CHOI))
+    register(_method(_name, _rule, _kind, _about, _CHOI))
 for _name in ("soft", "loo", "sum", "sur", "urt", "blend", "auto"):
     _about, _, _paper = RULES[_name].about.rpartition("; ")
-    _all = (*_HEAD, "pa", "tsa") if _name == "auto" else _HEAD
-    register(_method(_name, _name, "conv1x1", _about, _all, _paper))
+    register(_method(_name, _name, "conv1x1", _about, _paper))

@@ -228,24 +228,27 @@ def _by_members(
 def _by_tsa(pool: "Pool", tasks: TaskBatch, rule: Rule, weights: Tensor) -> Answers:
     """Let tasks learn networks of their own; those that do not are classified by the rule."""
     networks, diverged = own_networks(pool, tasks, rule, weights, "tsa")
-    config = pool.adaptation
-    if networks is not None and len(networks.rows) == len(tasks) and config.tsa_share == 1:
-        chances = mixed_answers(networks.logits(tasks).mT, None, config)
+    share = pool.adaptation.tsa_share
+    if networks is not None and len(networks.rows) == len(tasks) and share == 1:
+        sharpness = networks.sharpness[:, None, None]
+        chances = mixed_answers(networks.logits(tasks).mT, None, share, sharpness)
     else:
         chances = _answers(pool, tasks, [rule], [weights], "none").probabilities[0].clone()
         if networks is not None:
             rows = networks.rows.to(chances.device)
             learned = networks.logits(tasks).mT.to(chances.device)
-            chances[rows] = mixed_answers(learned, chances[rows], config)
+            sharpness = networks.sharpness[:, None, None].to(chances.device)
+            chances[rows] = mixed_answers(learned, chances[rows], share, sharpness)
     return Answers(chances.unsqueeze(0), diverged.unsqueeze(0))
 
 
-def mixed_answers(learned: Tensor, plain: Tensor | None, config: AdaptationConfig) -> Tensor:
+def mixed_answers(learned: Tensor, plain: Tensor | None, share: float, sharpness: Tensor) -> Tensor:
     """Mix logits that were learned with probabilities without learning, [..., W] each.
 
-    The latter are not needed where they have no share.
+    The latter are not needed where the former have the whole `share`. `sharpness` [..., 1] is a
+    factor on the logarithms of what comes out.
     """
-    known, share = learned.log_softmax(-1), config.tsa_share
+    known = learned.log_softmax(-1)
     if plain is not None:
         known = share * known + (1 - share) * plain.clamp(min=1e-12).log()
-    return torch.softmax(config.tsa_sharpness * known, -1)
+    return torch.softmax(sharpness * known, -1)

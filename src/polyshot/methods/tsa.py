@@ -3,11 +3,11 @@
 *Cross-domain Few-shot Learning with Task-specific Adapters* (Li et al., 2022): 1x1 convolutions
 beside the 3x3 ones, without bias, and a linear map of the embedding, learned by nearest prototypes
 of the support set with everything else frozen; here an image's own class is without it, as a query
-would find it. Its adapters are our `conv1x1` modulators, so here
-they may start where the pool already is: from alpha_0 as in the paper, from the selected modulator,
-or from the blend. The paper's learning rate is another on seen than on unseen domains; here it is
-told from the support set whether the task is like those of the pool's sources (`familiar`); or with
-several rates it is one that the support set clearly prefers.
+would find it. Its adapters are our `conv1x1` modulators, so here they may start where the pool
+already is: from alpha_0 as in the paper, from the selected modulator, or from the blend. The
+paper's learning rate is another on seen than on unseen domains; here it is told from the support
+set whether the task is like those of the pool's sources (`familiar`); or with several rates it is
+one that the support set clearly prefers. What was learned fast is less to be trusted.
 """
 
 from collections.abc import Callable, Sequence
@@ -124,11 +124,12 @@ def learn_own_networks(
     names = list(start.weights)
     count = max(1, pool.adaptation.updates)  # no more crops than there are updates
     turns = CROPS[:count] if pool.adaptation.tsa_turns else VIEWS["one"]
-    networks = Networks(pool.base, start, tasks, names, [*[1.0] * len(names), PACE], turns)
+    paces, apart = [*[1.0] * len(names), PACE], pool.adaptation.tsa_apart
+    networks = Networks(pool.base, start, tasks, names, paces, turns, apart)
     scale = blended_scale(pool, weights)
     usual = scale if pool.metric == "cosine" else torch.full_like(scale, USUAL_SCALE)
     present = _present(tasks, pool.device)
-    rates = _rates(pool, tasks)
+    rates, sharpness = _by_familiarity(pool, tasks)
     found = learn_tasks(networks, present, pool.adaptation, usual, plain, report, rates)
     if not len(found.rows):
         return None, found.diverged
@@ -136,16 +137,21 @@ def learn_own_networks(
     if pool.views != "one":  # those found are of the whole images
         centres = networks.centres(found.leaves, found.rows, pool.views)
     opinion = Opinion(centres, None, found.scale, unit=True, maps=found.leaves[-1])
-    networks_of = OwnNetworks(pool.base, modulators, found.rows, opinion, pool.views)
+    sure = sharpness[found.rows]
+    networks_of = OwnNetworks(pool.base, modulators, found.rows, opinion, pool.views, sure)
     return networks_of, found.diverged
 
 
-def _rates(pool: "Pool", tasks: TaskBatch) -> Tensor:
-    """Let tasks that the pool is familiar with learn more slowly: ``[E]``."""
+def _by_familiarity(pool: "Pool", tasks: TaskBatch) -> tuple[Tensor, Tensor]:
+    """Let tasks that the pool is familiar with learn slowly: rates and sharpness, ``[E]`` each."""
     config = pool.adaptation
     known = familiar(pool, tasks).to(pool.device)
-    fast = torch.full(known.shape, config.rates[0], device=pool.device)
-    return fast.masked_fill(known, config.familiar_rate)
+
+    def either(yes: float, no: float) -> Tensor:
+        return torch.full(known.shape, no, device=pool.device).masked_fill(known, yes)
+
+    rates = either(config.familiar_rate, config.rates[0])
+    return rates, either(config.familiar_sharpness, config.tsa_sharpness)
 
 
 def _start(weights: Tensor, config: AdaptationConfig) -> Tensor:
