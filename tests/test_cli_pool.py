@@ -21,7 +21,9 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from polyshot.cli import main
+from polyshot.data.pack import Pack
 from polyshot.data.toy_packs import draw_packs
+from polyshot.evaluation.evaluate import evaluate
 from polyshot.evaluation.results import Result, read_results
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.pool import Pool
@@ -270,6 +272,21 @@ def test_evaluate_shows_and_appends(pool: Path, packs: Path, tmp_path: Path) -> 
     assert found[:24] == results
     assert [r.method for r in found[24:]] == ["base", "average"]
     assert found[25] in results  # on the same episodes, with the same answer
+
+
+def test_targets_that_were_measured_before_an_interruption_are_kept(
+    pool: Path, packs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "results.jsonl"
+
+    def measured(used: Pool, pack: Pack, *rest: object, **more: object) -> list[Result]:
+        if pack.domain.name == "signs":  # the last one
+            raise KeyboardInterrupt
+        return evaluate(used, pack, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("polyshot.evaluation.evaluate.evaluate", measured)
+    assert polyshot("evaluate", packs, "--pool", pool, *SHORT, "--out", file).code != 0
+    assert [r.target for r in read_results(file)] == ["glyphs"] * 4 + ["plankton"] * 4
 
 
 def test_the_cache_spares_the_second_evaluation_the_embedding(

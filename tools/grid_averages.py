@@ -3,10 +3,11 @@
     python tools/grid_averages.py GRID seen
     python tools/grid_averages.py GRID unseen --targets gtsrb,cars --preset strong
     python tools/grid_averages.py GRID seen --seeds 0,1,2
+    python tools/grid_averages.py GRID unseen --methods select,average,auto --against select
 
-In brackets the paired difference to base + prototypes, on the episodes that both have. Bold: the
-best of a column, and what differs from it by chance alone. A method without every target is left
-out of the table and named below it.
+In brackets the paired difference to base + prototypes, or to the method that is named, without
+adaptation, on the episodes that both have. Bold: the best of a column, and what differs from it by
+chance alone. A method without every target is left out of the table and named below it.
 """
 
 import argparse
@@ -35,6 +36,8 @@ def main() -> None:
     parser.add_argument("--targets", default="", help="a,b,c; all by default")
     parser.add_argument("--methods", default="", help="a,b,c; all by default")
     parser.add_argument("--seeds", default="0", help="training seeds: 0,1,2")
+    parser.add_argument("--against", default="base", help="the method that others are compared to")
+    parser.add_argument("--digits", type=int, default=1)
     given = parser.parse_args()
     targets, methods = given.targets.split(","), given.methods.split(",")
     seeds = [int(seed) for seed in given.seeds.split(",")]
@@ -46,11 +49,21 @@ def main() -> None:
         and (not given.methods or result.method in methods)
         and result.train_seed in seeds
     ]
-    print("\n".join(table(found)))
+    if not any(result.method == given.against for result in found):
+        parser.error(f"there is nothing of '{given.against}' to compare with")
+    print("\n".join(table(found, given.against, given.digits)))
 
 
-def table(results: Iterable[Result]) -> list[str]:
-    """Make the lines of the table."""
+def table(results: Iterable[Result], against: str, digits: int) -> list[str]:
+    """Make the lines of the table: percent, and differences to the method `against`."""
+
+    def percent(value: float) -> str:
+        return f"{100 * value:.{digits}f}"
+
+    def signed(value: float) -> str:
+        text = f"{100 * value:+.{digits}f}"
+        return text[1:] if not float(text) else text
+
     cells: dict[tuple[str, str], Cells] = {}
     only_adapts = {method.name for method in find_methods() if method.adaptations == ("none",)}
     for result in results:
@@ -80,14 +93,14 @@ def table(results: Iterable[Result]) -> list[str]:
                 texts.append("")
                 continue
             behind, chance = difference(whole[best[column], column], own)
-            value = f"{100 * mean(own)[0]:.1f}"
+            value = percent(mean(own)[0])
             value = f"**{value}**" if name == best[column] or behind <= chance else value
-            plain = whole[("base", f"{column[0]}-shot")]
+            plain = whole[(against, f"{column[0]}-shot")]
             if own is plain:
-                texts.append(f"{value} ±{100 * mean(own)[1]:.1f}")
+                texts.append(f"{value} ±{percent(mean(own)[1])}")
             else:
                 gain, half = difference(own, plain)
-                texts.append(f"{value} ({_signed(gain)} ±{100 * half:.1f})")
+                texts.append(f"{value} ({signed(gain)} ±{percent(half)})")
         if any(texts):
             lines.append(f"| {name} | " + " | ".join(texts) + " |")
     if lacking:
@@ -107,11 +120,6 @@ def difference(one: Cells, other: Cells) -> tuple[float, float]:
         count = min(len(values), len(other[place]))
         pairs.append(paired(values[:count], other[place][:count]))
     return combined(pairs)
-
-
-def _signed(value: float) -> str:
-    text = f"{100 * value:+.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text
 
 
 if __name__ == "__main__":

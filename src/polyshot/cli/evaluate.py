@@ -101,7 +101,7 @@ def evaluate(
     from polyshot.evaluation.embed import EmbeddingCache
     from polyshot.evaluation.evaluate import confusion as count_confusions
     from polyshot.evaluation.evaluate import evaluate as measure
-    from polyshot.evaluation.results import append_results
+    from polyshot.evaluation.results import Result, append_results
     from polyshot.experiments.confusion import confusion_picture
     from polyshot.experiments.evaluation_page import rules_of, write_evaluation
     from polyshot.experiments.own_data import Wish, holds_packs, open_targets
@@ -116,7 +116,7 @@ def evaluate(
     adaptations = names_in(("none" if packed else "head") if adapt is None else adapt)
     kept = EmbeddingCache(cache) if cache else None
     sources = set(loaded.about.get("packs", {}).values())
-    results = []
+    results: list[Result] = []
     with (
         progress("images") as report,
         open_targets(
@@ -133,7 +133,7 @@ def evaluate(
         if out:
             append_results(out, [])  # a file that cannot be written shows before any work
         for target in chosen:
-            results += measure(
+            found = measure(
                 loaded,
                 target.pack,
                 rules,
@@ -148,6 +148,9 @@ def evaluate(
                 report=report,
                 drop_small=target.drop_small,
             )
+            results += found
+            if out:
+                append_results(out, found)  # what comes after may be interrupted
             if confusion:
                 counts = count_confusions(
                     loaded,
@@ -164,8 +167,6 @@ def evaluate(
                 title = f"{target.pack.domain.name}: {rules[-1]}, {target.shape}"
                 picture = confusion_picture(counts, target.pack, title)
                 save_picture(picture, confusion / f"{target.pack.domain.name}.png")
-        if out:
-            append_results(out, results)
         if page is None and not packed:
             page = Path(f"polyshot-{images.resolve().stem}.html")
         if page:

@@ -1,0 +1,101 @@
+"""Put all rules and adaptations into one Markdown table of differences to base + prototypes.
+
+    python tools/rule_table.py docs/results/rivals=none,head docs/results/rules=tsa lines.jsonl=pa
+
+Each place is a grid's folder or a file of lines of `polyshot evaluate`, with the adaptations to
+take from it. 5-way 5-shot, test classes, one training: a difference is paired with the base of the
+same training, on the episodes that both have, and averaged over the targets that all rules have.
+Below the table stand these, and what a task costs.
+"""
+
+import argparse
+from pathlib import Path
+
+from polyshot.evaluation.results import Result, read_results
+from polyshot.evaluation.stats import combined, paired
+from polyshot.experiments.grid_reader import read_grid
+from polyshot.methods.rules import RULES
+
+Cells = dict[tuple[bool, str, str], dict[str, Result]]
+"""By target: results of seen or unseen ones, of an adaptation, of a rule."""
+
+
+def main() -> None:
+    """Run the tool."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("places", nargs="+", metavar="PLACE=ADAPTATIONS")
+    given = parser.parse_args()
+    columns: dict[tuple[bool, str], dict[str, str]] = {}
+    notes = []
+    for text in given.places:
+        place, _, adaptations = text.partition("=")
+        cells = read(Path(place))
+        for seen, adaptation in ((s, a) for s in (True, False) for a in adaptations.split(",")):
+            columns[seen, adaptation], targets = gains(cells, seen, adaptation)
+            notes.append(f"{_name(seen, adaptation)}: {', '.join(targets)} of {place}")
+        notes += [cost(cells, adaptation) for adaptation in adaptations.split(",")]
+    order = sorted(columns, key=lambda column: not column[0])
+    print("| | " + " | ".join(_name(*column) for column in order) + " |")
+    print("|---" * (len(order) + 1) + "|")
+    for rule in RULES:
+        print(f"| {rule} | " + " | ".join(columns[c].get(rule, "") for c in order) + " |")
+    print("\n" + "\n".join(note for note in notes if note))
+
+
+def read(place: Path) -> Cells:
+    """Read what was measured in the first training."""
+    cells: Cells = {}
+    for result in read_grid(place).results if place.is_dir() else read_results(place):
+        if (
+            (result.way, result.shot, result.part) == (5, 5, "test")
+            and result.protocol in ("", "seen", "unseen")
+            and result.preset in ("", "strong")
+            and result.train_seed in (None, 0)
+            and result.method in RULES
+        ):
+            key = (bool(result.seen), result.adaptation, result.method)
+            cells.setdefault(key, {})[result.target] = result
+    return cells
+
+
+def gains(cells: Cells, seen: bool, adaptation: str) -> tuple[dict[str, str], list[str]]:
+    """Compare each rule with the base: texts, and the targets that all have."""
+    base = cells[seen, "none", "base"]
+    own = {
+        rule: cells[seen, adaptation, rule] for rule in RULES if (seen, adaptation, rule) in cells
+    }
+    targets = sorted(set(base).intersection(*own.values()))
+    texts = {}
+    for rule, results in own.items():
+        pairs = []
+        for target in targets:
+            one, other = results[target], base[target]
+            assert one.draw == other.draw, "not the same episodes"
+            count = min(one.episodes, other.episodes)
+            pairs.append(paired(one.per_episode[:count], other.per_episode[:count]))
+        gain, half = combined(pairs)
+        texts[rule] = "" if one is other else f"{100 * gain:+.1f} ±{100 * half:.1f}"
+    return texts, targets
+
+
+def cost(cells: Cells, adaptation: str) -> str:
+    """Say what a task of the first seen target costs, where lines say so."""
+    texts = []
+    for rule in RULES:
+        results = cells.get((True, adaptation, rule))
+        if results:
+            first = results[min(results)]
+            if first.multiply_adds and first.seconds:
+                work = f"{first.multiply_adds / 1e9:,.0f} G, {1000 * first.seconds:.1f} ms"
+                texts.append(f"{rule} {work}")
+    return f"a task, {adaptation}: {'; '.join(texts)}" if texts else ""
+
+
+def _name(seen: bool, adaptation: str) -> str:
+    return f"{'seen' if seen else 'unseen'}, {adaptation}"
+
+
+if __name__ == "__main__":
+    main()
