@@ -76,7 +76,9 @@ def gains(cells: Cells, seen: bool, adaptation: str) -> tuple[dict[str, str], li
             count = min(one.episodes, other.episodes)
             pairs.append(paired(one.per_episode[:count], other.per_episode[:count]))
         gain, half = combined(pairs)
-        texts[rule] = "" if one is other else f"{100 * gain:+.1f} ±{100 * half:.1f}"
+        text = f"{100 * gain:+.1f}"
+        text = text if float(text) else "0.0"
+        texts[rule] = "" if one is other else f"{text} ±{100 * half:.1f}"
     return texts, targets
 
 
