@@ -16,8 +16,9 @@ demo: $(VENV)/.core
 	  $(BIN)/polyshot data episodes $$pack --picture $(DEMO)/sheets/$$name-episode.png || exit; done
 	@echo "Look at $(DEMO)/index.html, and at the contact sheets in $(DEMO)/sheets."
 
+# Most tests use one core, so several files run at once, each with one thread.
 test: lint docs
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -118,7 +118,7 @@ def test_options_of_methods_and_of_the_config_are_told_apart() -> None:
         ("protonet.learning_rat=1", "Did you mean 'learning_rate'"),
         ("protonet.learning_rate", "needs a number"),
         ("protonet.learning_rate=fast", "needs a number"),
-        ("average.steps=1", "names no setting of average"),
+        ("average-channel.steps=1", "names no setting of average-channel"),
     ],
 )
 def test_wrong_settings_are_refused(option: str, message: str) -> None:

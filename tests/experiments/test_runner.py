@@ -200,10 +200,10 @@ def test_slow_adaptations_take_the_first_episodes(packs: list[Pack], tmp_path: P
 
 def test_adaptations_may_be_named(packs: list[Pack], tmp_path: Path) -> None:
     """Then others do not count, be they the paper's or not."""
-    few = {"methods": ["base", "select"], "targets": ["signs"]}
+    few = {"methods": ["base", "protonet"], "targets": ["signs"]}
     run(packs, tmp_path, adaptations=["head", "pa"], **few)
     found = {(result.method, result.adaptation) for result in results(tmp_path)}
-    assert found == {("base", "head"), ("base", "pa"), ("select", "head")}
+    assert found == {("base", "head"), ("base", "pa"), ("protonet", "head")}
 
 
 def test_it_measures_what_evaluate_measures(packs: list[Pack], tmp_path: Path) -> None:
