@@ -56,7 +56,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("readme")
     for c, name in enumerate(("cat", "dog", "owl", "yak")):
         (folder / "photos" / name).mkdir(parents=True)
-        for i in range(6):
+        for i in range(9):
             picture(10 * c + i, (160, 120)).save(folder / "photos" / name / f"{i}.jpg")
     (folder / "new").mkdir()
     for i in range(3):

@@ -60,10 +60,6 @@ def table(results: Iterable[Result], against: str, digits: int) -> list[str]:
     def percent(value: float) -> str:
         return f"{100 * value:.{digits}f}"
 
-    def signed(value: float) -> str:
-        text = f"{100 * value:+.{digits}f}"
-        return text[1:] if not float(text) else text
-
     cells: dict[tuple[str, str], Cells] = {}
     only_adapts = {method.name for method in find_methods() if method.adaptations == ("none",)}
     for result in results:
@@ -100,7 +96,7 @@ def table(results: Iterable[Result], against: str, digits: int) -> list[str]:
                 texts.append(f"{value} ±{percent(mean(own)[1])}")
             else:
                 gain, half = difference(own, plain)
-                texts.append(f"{value} ({signed(gain)} ±{percent(half)})")
+                texts.append(f"{value} ({signed(gain, digits)} ±{percent(half)})")
         if any(texts):
             lines.append(f"| {name} | " + " | ".join(texts) + " |")
     if lacking:
@@ -120,6 +116,12 @@ def difference(one: Cells, other: Cells) -> tuple[float, float]:
         count = min(len(values), len(other[place]))
         pairs.append(paired(values[:count], other[place][:count]))
     return combined(pairs)
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """Write a difference in points with its sign, but 0 without."""
+    text = f"{100 * value:+.{digits}f}"
+    return text if float(text) else text[1:]
 
 
 if __name__ == "__main__":

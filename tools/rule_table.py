@@ -11,8 +11,9 @@ Below the table stand these, and what a task costs.
 import argparse
 from pathlib import Path
 
+from grid_averages import difference, signed
+
 from polyshot.evaluation.results import Result, read_results
-from polyshot.evaluation.stats import combined, paired
 from polyshot.experiments.grid_reader import read_grid
 from polyshot.methods.rules import RULES
 
@@ -62,24 +63,24 @@ def read(place: Path) -> Cells:
 
 def gains(cells: Cells, seen: bool, adaptation: str) -> tuple[dict[str, str], list[str]]:
     """Compare each rule with the base: texts, and the targets that all have."""
-    base = cells[seen, "none", "base"]
+    base = cells.get((seen, "none", "base"), {})
     own = {
         rule: cells[seen, adaptation, rule] for rule in RULES if (seen, adaptation, rule) in cells
     }
     targets = sorted(set(base).intersection(*own.values()))
+    if not own or not targets:
+        return {}, []
     texts = {}
     for rule, results in own.items():
-        pairs = []
-        for target in targets:
-            one, other = results[target], base[target]
-            assert one.draw == other.draw, "not the same episodes"
-            count = min(one.episodes, other.episodes)
-            pairs.append(paired(one.per_episode[:count], other.per_episode[:count]))
-        gain, half = combined(pairs)
-        text = f"{100 * gain:+.1f}"
-        text = text if float(text) else "0.0"
-        texts[rule] = "" if one is other else f"{text} ±{100 * half:.1f}"
+        if results is not base:
+            gain, half = difference(_values(results, targets), _values(base, targets))
+            texts[rule] = f"{signed(gain)} ±{100 * half:.1f}"
     return texts, targets
+
+
+def _values(results: dict[str, Result], targets: list[str]) -> dict[tuple[str, int], list[float]]:
+    """Take accuracies by target, and by what tells episodes apart."""
+    return {(target, results[target].draw or 0): results[target].per_episode for target in targets}
 
 
 def cost(cells: Cells, adaptation: str) -> str:

@@ -149,7 +149,8 @@ class SingleTask:
 
     def _judge(self, pixels: NDArray[np.uint8], seen: Sequence[Tensor]) -> Tensor:
         """Classify images by what was learned and by what the rule sees: [n, W]."""
-        plain, own = self._by_rule(seen) if self._share < 1 else None, self._learned
+        plain = self._by_rule(seen) if self._share < 1 else None
+        own = self._learned
         if own is not None:
             logits = own.logits(self._embed(own.network, pixels))
             chances = mixed_answers(logits, plain, self._share, own.sharpness)

@@ -143,7 +143,8 @@ def test_rules_weigh_the_members_of_the_pool(
     average, tasks = fit(f"average{suffix}", world), tasks_of(packs[0], SHAPE)
     select = fit(f"select{suffix}", world)
     assert isinstance(average, PoolWithRule) and isinstance(select, PoolWithRule)
-    assert average.pool.base is select.pool.base
+    for part in ("base", "modulators", "selector"):
+        assert getattr(average.pool, part) is getattr(select.pool, part)
     assert average.pool.kind == kind
     opinions = average.opinions(tasks)
     assert opinions.shape == (3, 3, 12, 4)

@@ -183,14 +183,15 @@ def _accuracy(pool: Pool, results: Sequence[Result]) -> str:
     own = [r for r in results if _is_own(pool, r)]
     others = len({r.pool for r in results} - {r.pool for r in own})
     parts.append(
-        f"{len(own)} of {len(results)} results are of this pool's training"
+        f"{len(own)} of {len(results)} results are of this pool, or of a training by its recipe, "
+        "seed and sources"
         + (f", the others of {others} trainings with other seeds or sources." if others else ".")
     )
     return "\n\n".join(parts)
 
 
 def _is_own(pool: Pool, result: Result) -> bool:
-    """Whether a result is of this pool, or of its training, before weights were rounded."""
+    """Whether a result is of this pool, or of a training like its own, by recipe and seed."""
     config = pool.about["config"]
     trained = (config["preset"], config["seed"], list(pool.about["packs"]))
     return pool.hash == result.pool or trained == (

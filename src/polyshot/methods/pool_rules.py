@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from polyshot.config import AdaptationConfig
 from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.familiar import familiar
 from polyshot.methods.image_tasks import ImageTasks
@@ -105,17 +106,18 @@ class PoolWithRule(Fitted):
         return times * config.updates * STEP * shape.way * shape.shot
 
 
+_DEFAULT = AdaptationConfig()
 LEARNING = {
-    "steps": 40,
-    "rate": 0.5,
-    "familiar_rate": 0.05,
-    "from_base": 0,
-    "share": 0.3,
-    "turns": 1,
-    "apart": 1,
-    "sharpness": 0.4,
-    "familiar_sharpness": 0.6,
-    "shots": 2,
+    "steps": _DEFAULT.updates,
+    "rate": _DEFAULT.rates[0],
+    "familiar_rate": _DEFAULT.familiar_rate,
+    "from_base": int(_DEFAULT.tsa_start == "base"),
+    "share": _DEFAULT.tsa_share,
+    "turns": int(_DEFAULT.tsa_turns),
+    "apart": int(_DEFAULT.tsa_apart),
+    "sharpness": _DEFAULT.tsa_sharpness,
+    "familiar_sharpness": _DEFAULT.familiar_sharpness,
+    "shots": _DEFAULT.least_shots,
 }
 """Settings of methods that can learn on the support set by `pa` or `tsa`."""
 
