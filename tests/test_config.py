@@ -58,6 +58,9 @@ def test_options_override_single_fields() -> None:
         ("base.steps=1.5", "value of the wrong kind"),
         ("metric=manhattan", "value of the wrong kind"),
         ("modulator.strengths=1", "value of the wrong kind"),
+        ("adaptation.tsa_sharpness=0.0", "tsa_sharpness=0.0 must be above 0"),
+        ("adaptation.familiar_sharpness=-0.6", "familiar_sharpness=-0.6 must be above 0"),
+        ("adaptation.tsa_share=2.0", "tsa_share=2.0 must be from 0 to 1"),
     ],
 )
 def test_wrong_options_are_named(option: str, says: str) -> None:

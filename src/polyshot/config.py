@@ -160,6 +160,13 @@ class AdaptationConfig:
     """Whether an image learns from the prototype of its class without itself, not with itself as in
     the paper of `tsa`."""
 
+    def __post_init__(self) -> None:
+        for name in ("tsa_sharpness", "familiar_sharpness"):
+            if getattr(self, name) <= 0:  # that would turn answers round
+                raise PolyshotError(f"adaptation.{name}={getattr(self, name)} must be above 0.")
+        if not 0 <= self.tsa_share <= 1:
+            raise PolyshotError(f"adaptation.tsa_share={self.tsa_share} must be from 0 to 1.")
+
 
 @dataclass(frozen=True)
 class Config:
