@@ -1,11 +1,10 @@
 """Put all rules and adaptations into one Markdown table of differences to base + prototypes.
 
-    python tools/rule_table.py docs/results/rivals=none,head docs/results/rules=tsa lines.jsonl=pa
+    python tools/rule_table.py docs/results/rules
 
-Each place is a grid's folder or a file of lines of `polyshot evaluate`, with the adaptations to
-take from it. 5-way 5-shot, test classes, one training: a difference is paired with the base of the
-same training, on the episodes that both have, and averaged over the targets that all rules have.
-Below the table stand these, and what a task costs.
+5-way 5-shot, test classes, preset `strong`, first training: a difference is paired with the base of
+the same training, on the episodes that both have, and averaged over the targets that all rules
+have. Below the table stand these, and what a task costs.
 """
 
 import argparse
@@ -13,10 +12,11 @@ from pathlib import Path
 
 from grid_averages import difference, signed
 
-from polyshot.evaluation.results import Result, read_results
+from polyshot.evaluation.results import Result
 from polyshot.experiments.grid_reader import read_grid
 from polyshot.methods.rules import RULES
 
+ADAPTATIONS = ("none", "head", "pa", "tsa")
 Cells = dict[tuple[bool, str, str], dict[str, Result]]
 """By target: results of seen or unseen ones, of an adaptation, of a rule."""
 
@@ -26,34 +26,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("places", nargs="+", metavar="PLACE=ADAPTATIONS")
-    given = parser.parse_args()
-    columns: dict[tuple[bool, str], dict[str, str]] = {}
+    parser.add_argument("grid", type=Path)
+    cells = read(parser.parse_args().grid)
+    columns: dict[str, dict[str, str]] = {}
     notes = []
-    for text in given.places:
-        place, _, adaptations = text.partition("=")
-        cells = read(Path(place))
-        for seen, adaptation in ((s, a) for s in (True, False) for a in adaptations.split(",")):
-            columns[seen, adaptation], targets = gains(cells, seen, adaptation)
-            notes.append(f"{_name(seen, adaptation)}: {', '.join(targets)} of {place}")
-        notes += [cost(cells, adaptation) for adaptation in adaptations.split(",")]
-    order = sorted(columns, key=lambda column: not column[0])
-    print("| | " + " | ".join(_name(*column) for column in order) + " |")
-    print("|---" * (len(order) + 1) + "|")
+    for seen, adaptation in ((seen, name) for seen in (True, False) for name in ADAPTATIONS):
+        texts, targets = gains(cells, seen, adaptation)
+        if texts:
+            name = f"{'seen' if seen else 'unseen'}, {adaptation}"
+            columns[name] = texts
+            notes.append(f"{name}: {', '.join(targets)}")
+    if not columns:
+        parser.error("the grid has no rule beside a base at 5 shots with the preset strong")
+    print("| | " + " | ".join(columns) + " |")
+    print("|---" * (len(columns) + 1) + "|")
     for rule in RULES:
-        print(f"| {rule} | " + " | ".join(columns[c].get(rule, "") for c in order) + " |")
-    print("\n" + "\n".join(note for note in notes if note))
+        print(f"| {rule} | " + " | ".join(texts.get(rule, "") for texts in columns.values()) + " |")
+    costs = [cost(cells, adaptation) for adaptation in ADAPTATIONS]
+    print("\n" + "\n".join(note for note in notes + costs if note))
 
 
-def read(place: Path) -> Cells:
+def read(grid: Path) -> Cells:
     """Read what was measured in the first training."""
     cells: Cells = {}
-    for result in read_grid(place).results if place.is_dir() else read_results(place):
+    for result in read_grid(grid).results:
         if (
             (result.way, result.shot, result.part) == (5, 5, "test")
-            and result.protocol in ("", "seen", "unseen")
-            and result.preset in ("", "strong")
-            and result.train_seed in (None, 0)
+            and result.protocol in ("seen", "unseen")
+            and result.preset == "strong"
+            and not result.train_seed
             and result.method in RULES
         ):
             key = (bool(result.seen), result.adaptation, result.method)
@@ -94,10 +95,6 @@ def cost(cells: Cells, adaptation: str) -> str:
                 work = f"{first.multiply_adds / 1e9:,.0f} G, {1000 * first.seconds:.1f} ms"
                 texts.append(f"{rule} {work}")
     return f"a task, {adaptation}: {'; '.join(texts)}" if texts else ""
-
-
-def _name(seen: bool, adaptation: str) -> str:
-    return f"{'seen' if seen else 'unseen'}, {adaptation}"
 
 
 if __name__ == "__main__":
