@@ -17,7 +17,7 @@ from polyshot.methods.method import Method, find_methods
 from polyshot.methods.rules import RULES
 
 from .experiments.small_worlds import states
-from .test_cli_pool import done, polyshot, refused
+from .test_cli_pool import Child, done, polyshot, refused
 
 SMALL = {
     "size": 16,
@@ -75,7 +75,8 @@ def of_paper() -> list[Method]:
 def grid(packs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The paper's methods, seen and unseen, both shots, with and without further adaptation."""
     out = tmp_path_factory.mktemp("grids") / "grid"
-    said = done("reproduce", "seen", "unseen", *options(packs, out, *SHORT, *fast()))
+    alone = ("--processes", 1)
+    said = done("reproduce", "seen", "unseen", *options(packs, out, *SHORT, *fast(), *alone))
     per_target = 2 * sum(len(method.adaptations_of_paper()) for method in of_paper())
     assert said.startswith(f"{5 * per_target} cells: 0 were there, {5 * per_target} measured")
     assert f"polyshot report {out}" in said
@@ -269,6 +270,63 @@ def test_two_processes_share_a_folder(packs: Path, tmp_path: Path) -> None:
     files = list((out / "results").rglob("*.jsonl"))
     assert len(files) == 6 and all(len(read_results(file)) == 1 for file in files)
     assert not (out / "failures").exists()
+
+
+def processes_on(folder: Path) -> list[str]:
+    """List the running processes whose commands name a folder."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = file.read_bytes().replace(b"\0", b" ").decode()
+        except OSError:  # it has ended meanwhile
+            continue
+        if str(folder) in command:
+            found.append(command)
+    return found
+
+
+def test_a_command_with_two_processes(packs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "grid"
+    which = ("--methods", "base,protonet", "--no-adapt", "--shots", 1, "--processes", 2)
+    child = Child("reproduce", "seen", "unseen", *options(packs, out, *which, *SHORT))
+    child.wait_until(lambda: any("--helper 1,2," in each for each in processes_on(out)))
+    said, errors = child.process.communicate(timeout=120)
+    assert child.process.returncode == 0, errors
+    assert said.startswith("10 cells: 0 were there") and "10/10" in errors
+    assert processes_on(out) == []
+    files = list((out / "results").rglob("*.jsonl"))
+    assert len(files) == 10 and all(len(read_results(file)) == 1 for file in files)
+    (command,) = json.loads((out / "environment.json").read_text())["commands"]
+    assert command.endswith("--processes 2")
+    assert "1 is the least" in refused("reproduce", "seen", *options(packs, out), "--processes", 0)
+
+
+def test_ctrl_c_ends_helpers_too(packs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "grid"
+    slow = options(packs, out, "--processes", 2, base_steps=100_000)
+    child = Child("reproduce", "seen", "unseen", *slow)
+    child.wait_until(lambda: len(list((out / "worlds").rglob("metrics.jsonl"))) == 2)
+    child.press_ctrl_c()
+    assert processes_on(out) == []
+
+
+def test_a_helper_begins_elsewhere_and_stops_without_its_parent(
+    packs: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "grid"
+    which = ("--methods", "base", "--no-adapt", "--shots", 1)
+    command = ("reproduce", "unseen", *options(packs, out, *which, *SHORT))
+    assert polyshot(*command, "--helper", "1,2,0").code == 130
+    assert not (out / "results").exists()
+    done(*command, "--helper", f"1,2,{os.getppid()}")
+    files = sorted((out / "results").rglob("*.jsonl"), key=lambda file: file.stat().st_mtime_ns)
+    places = list(dict.fromkeys(file.parent.parent.name for file in files))
+    again = tmp_path / "again"
+    done("reproduce", "unseen", *options(packs, again, *which, *SHORT, "--processes", 1))
+    others = sorted((again / "results").rglob("*.jsonl"), key=lambda file: file.stat().st_mtime_ns)
+    order = list(dict.fromkeys(file.parent.parent.name for file in others))
+    assert len(order) == 3 and places == order[1:] + order[:1]
+    assert json.loads((out / "environment.json").read_text())["commands"] == []
 
 
 def test_bars_of_finished_trainings_go_and_the_grids_stays(

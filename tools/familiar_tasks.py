@@ -54,7 +54,8 @@ def main() -> None:
 
 def share(pool: Pool, task: Prepared) -> str:
     """Count the familiar ones among the tasks."""
-    found = torch.cat([familiar(pool, tasks) for _, tasks in task.chunks(100)])
+    parts = task.parts(lambda tasks: familiar(pool, tasks), factor=100)
+    found = torch.cat([part for _, part in parts])
     return f"{float(found.float().mean()):.0%}"
 
 

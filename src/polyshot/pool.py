@@ -90,12 +90,13 @@ class Pool:
         return ("base", *self.modulators)
 
     @property
-    def shots_of_scales(self) -> int:
-        """Images a class of the tasks that the scales were fitted to."""
+    def task_shape(self) -> EpisodeShape:
+        """Shape of the tasks that the scales were fitted to, and of those that are kept."""
         try:
-            return max(1, int(self.about["config"]["shape"]["shot"]))
-        except (KeyError, TypeError, ValueError):  # from elsewhere, or of long ago
-            return EpisodeShape().shot
+            shape = self.about["config"]["shape"]
+            return EpisodeShape(way=int(shape["way"]), shot=int(shape["shot"]))
+        except (KeyError, TypeError, ValueError, PolyshotError):  # from elsewhere, or of long ago
+            return EpisodeShape()
 
     def members_of(self, domain: str) -> list[str]:
         """List the members of a domain: the one of its name, or those of its clusters."""
@@ -113,10 +114,10 @@ class Pool:
     def hash(self) -> str:
         """Hash of all weights and settings: pools with the same one predict the same."""
         selector = "" if self.selector is None else state_hash(self.selector)
-        shots = self.shots_of_scales
+        shape = self.task_shape
         settings = (
             *(self.metric, self.size, self.scales, self.unit_input, asdict(self.adaptation)),
-            *(() if shots == EpisodeShape().shot else (shots,)),
+            *(() if shape == EpisodeShape() else (shape.way, shape.shot)),
         )
         names = self.members[1:]
         attention = [] if self.urt is None else [state_hash(self.urt)]

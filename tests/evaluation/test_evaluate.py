@@ -1,5 +1,6 @@
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -124,8 +125,10 @@ def test_the_calibration_error_is_that_of_a_naive_loop(pack: Pack) -> None:
     task = prepare(pool, pack, sampler, 9, rules)
     for result in results:
         bins: dict[int, list[float]] = {}
-        for _, tasks in task.chunks():
-            chances = predict(pool, tasks, result.method, result.adaptation)  # [E, Q, W]
+        answers = task.parts(
+            partial(predict, pool, rule=result.method, adaptation=result.adaptation)
+        )
+        for _, chances in answers:  # [E, Q, W]
             for episode in chances.tolist():
                 for query, ways in enumerate(episode):
                     top = max(ways)

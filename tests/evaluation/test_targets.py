@@ -1,6 +1,7 @@
 """The episodes of a target with their images, and what measures a method on them."""
 
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -164,6 +165,22 @@ def test_accuracy_counts_queries_class_by_class(pack: Pack) -> None:
         # All answers are given with certainty: they are off by the share of the wrong ones.
         assert answered.calibration_error == pytest.approx(1 - expected, abs=1e-4)
         assert answered.diverged == 0
+
+
+def test_fewer_tasks_are_tried_where_memory_is_full(pack: Pack) -> None:
+    class Large(Known):
+        sizes: ClassVar[list[int]] = []
+
+        def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+            self.sizes.append(len(tasks))
+            if len(tasks) > 2:
+                raise torch.OutOfMemoryError
+            return super().predict(tasks)
+
+    tasks = TargetTasks(pack, CPU, [SHAPE], 9).tasks(SHAPE)
+    plain, parts = (answer(fitted(2), tasks, "none", 8) for fitted in (Known, Large))
+    assert parts.accuracies.tolist() == plain.accuracies.tolist()
+    assert Large.sizes == [9, 4, 2, 2, 2, 2, 1]
 
 
 def test_answers_that_are_no_numbers_are_refused(pack: Pack) -> None:

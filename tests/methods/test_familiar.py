@@ -65,7 +65,18 @@ def test_new_tasks_of_the_sources_are_familiar_and_others_are_not() -> None:
 @pytest.mark.parametrize("shot", [1, 2, 20])
 def test_means_of_few_images_scatter_more_and_are_as_familiar(shot: int) -> None:
     """Tasks of 25 images are kept; those of others come from the same source."""
-    pool, (centre, *others) = random_pool(), directions()
+    _check_scatter(random_pool(), 5, shot)
+
+
+@pytest.mark.parametrize("shot", [5, 20])
+def test_a_pool_knows_of_how_many_images_its_tasks_are(shot: int) -> None:
+    about = {"config": {"shape": {"way": 5, "shot": 20, "queries": 10}}}
+    _check_scatter(replace(random_pool(), about=about), 20, shot)
+
+
+def _check_scatter(pool: Pool, kept_shot: int, shot: int) -> None:
+    """Ask about tasks of so many shots, and about others of a place that was never seen."""
+    centre, *others = directions()
     draw = torch.Generator().manual_seed(shot)
 
     def images(count: int, towards: Tensor) -> Tensor:
@@ -73,7 +84,9 @@ def test_means_of_few_images_scatter_more_and_are_as_familiar(shot: int) -> None
         return 20 * towards + 3 * torch.randn(shape, generator=draw)
 
     zeros = torch.zeros(COUNT, len(pool.members)).half()
-    kept = [TaskSample(images(5, centre).mean((1, 2)).half(), zeros, zeros) for _ in range(2)]
+    kept = [
+        TaskSample(images(kept_shot, centre).mean((1, 2)).half(), zeros, zeros) for _ in range(2)
+    ]
     pool = replace(pool, statistics={"one": SourceTasks(*kept)})
     support = images(shot, centre).unsqueeze(0)
     share = familiar(pool, Tasks(support, support[:, :, 0])).float().mean()

@@ -123,6 +123,14 @@ def reproduce(
     ] = "test",
     settings: Options = None,
     device: Device = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            help="Processes that share the work: one a core on a CPU, 4 at most; 1 on a GPU.",
+            show_default=False,
+        ),
+    ] = None,
+    helper: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
     """Repeat the paper's tables and figures: run what is missing, and nothing twice.
 
@@ -135,6 +143,7 @@ def reproduce(
     from polyshot.display import out as console
     from polyshot.display import progress, table
     from polyshot.experiments.grid import GridFolder
+    from polyshot.experiments.helpers import Helper, helped, process_count
     from polyshot.experiments.protocols import default_episodes, find_protocols, shapes_of
     from polyshot.experiments.report_plain import size_table
     from polyshot.experiments.runner import BAR
@@ -151,30 +160,34 @@ def reproduce(
     usual, slow = default_episodes(preset)
     count = usual if episodes is None else episodes
     where = best_device(device)
+    own = Helper.of(helper) if helper else None
+    together, command = process_count(processes, where), _command(context)
     with progress("images", whole=BAR) as report:
         trained, others = _packs(data, _names(sources), GridFolder(out), config, report)
-        done = run(
-            measured,
-            trained,
-            others,
-            config,
-            out,
-            methods=_names(methods),
-            targets=_names(targets),
-            seeds=seeds,
-            episodes=count,
-            slow_episodes=slow if slow_episodes is None else slow_episodes,
-            shapes=shapes_of(_names(shots)),
-            adapt=not no_adapt,
-            beyond=beyond,
-            adaptations=_names(adaptations),
-            part=part,
-            overrides=overrides,
-            options=chosen,
-            device=where,
-            report=report,
-            command=_command(context),
-        )
+        with helped(1 if own else together, shlex.split(command)[1:]):
+            done = run(
+                measured,
+                trained,
+                others,
+                config,
+                out,
+                methods=_names(methods),
+                targets=_names(targets),
+                seeds=seeds,
+                episodes=count,
+                slow_episodes=slow if slow_episodes is None else slow_episodes,
+                shapes=shapes_of(_names(shots)),
+                adapt=not no_adapt,
+                beyond=beyond,
+                adaptations=_names(adaptations),
+                part=part,
+                overrides=overrides,
+                options=chosen,
+                device=where,
+                report=own.report if own else report,
+                command="" if own else command,
+                offset=own.offset if own else 0.0,
+            )
     typer.echo(str(done))
     if done.failed:
         typer.echo(f"Errors are in {out / 'failures'}; the same command tries again.", err=True)

@@ -17,7 +17,8 @@ from polyshot.evaluation.calibration import calibration_error, first_choices
 from polyshot.evaluation.embed import EmbeddingCache, embed_pack
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.stats import interval
-from polyshot.methods.readout import check_adaptation, predict_tasks
+from polyshot.memory import Done, in_parts
+from polyshot.methods.readout import Answers, check_adaptation, predict_tasks
 from polyshot.methods.rules import Rule, rule
 from polyshot.methods.tasks import IndexedTasks
 from polyshot.pool import Pool, Report
@@ -44,17 +45,21 @@ class Prepared:
     take: Callable[[Tensor], Tensor] | None = None
     """Places of embeddings int64 [k] -> uint8 images [k, 3, side, side], on the pool's device."""
 
-    def chunks(self, factor: int = 1) -> Iterator[tuple[slice, IndexedTasks]]:
-        """Cut the episodes into batches of tasks that gather `factor * CHUNK` floats a member."""
+    def parts(
+        self, work: Callable[[IndexedTasks], Done], factor: int = 1
+    ) -> Iterator[tuple[slice, Done]]:
+        """Work on batches of tasks that gather `factor * CHUNK` floats a member."""
         device = self.positions.device
         support = self.positions[self.episodes.support.to(device)]  # [E, W, S]
         query = self.positions[self.episodes.query.flatten(1).to(device)]  # [E, Q]
         images = support[0].numel() + query[0].numel()
         dim = next(iter(self.embeddings.values())).shape[1]
+
+        def tasks(part: slice) -> IndexedTasks:
+            return IndexedTasks(self.embeddings, support[part], query[part], take=self.take)
+
         step = episodes_at_once(images, dim, device, factor)
-        for start in range(0, len(self.episodes), step):
-            part = slice(start, start + step)
-            yield part, IndexedTasks(self.embeddings, support[part], query[part], take=self.take)
+        return in_parts(len(self.episodes), step, lambda part: work(tasks(part)))
 
 
 def episodes_at_once(images: int, dim: int, device: torch.device, factor: int = 1) -> int:
@@ -243,9 +248,12 @@ def predictions(
 ) -> Iterator[Predicted]:
     """Classify the queries of all episodes, some episodes at a time."""
     check_adaptation(adaptation)
+
+    def predict(tasks: IndexedTasks) -> Answers:
+        return predict_tasks(pool, tasks, rules, adaptation)  # probabilities [R, E, Q, W]
+
     # Learning heads takes many small steps, which a larger batch shares.
-    for part, tasks in task.chunks(1 if adaptation == "none" else 8):
-        answers = predict_tasks(pool, tasks, rules, adaptation)  # probabilities [R, E, Q, W]
+    for part, answers in task.parts(predict, 1 if adaptation == "none" else 8):
         sure, ways = first_choices(answers.probabilities)
         yield Predicted(part, ways.cpu(), sure.cpu(), answers.diverged)
 

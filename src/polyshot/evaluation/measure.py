@@ -24,6 +24,7 @@ from polyshot.evaluation.cost import pass_cost
 from polyshot.evaluation.evaluate import describe, divergence_note, episodes_at_once
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.targets import TargetTasks
+from polyshot.memory import in_parts
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, check_adaptation
 from polyshot.models.views import VIEWS
@@ -61,8 +62,12 @@ def answer(fitted: Fitted, tasks: ImageTasks, adaptation: str, dim: int) -> Answ
     truth = torch.arange(tasks.way).repeat_interleave(tasks.query.shape[1] // tasks.way)
     before = fitted.diverged
     right, sure = [], []
-    for chunk in tasks.chunks(episodes_at_once(images, dim, tasks.support.device, factor)):
-        probabilities = fitted.predict(chunk, adaptation)  # [E, W * Q, W]
+    at_once = episodes_at_once(images, dim, tasks.support.device, factor)
+
+    def predict(part: slice) -> Tensor:
+        return fitted.predict(tasks.part(part), adaptation)
+
+    for _, probabilities in in_parts(len(tasks), at_once, predict):  # [E, W * Q, W]
         if not bool(probabilities.isfinite().all()):
             raise PolyshotError("The method's probabilities are not finite numbers.")
         chances, ways = first_choices(probabilities)

@@ -23,6 +23,6 @@ def member_shares(
     sampler = EpisodeSampler(pack.domain, shape or EpisodeShape())
     rules = [rule(method, pool)]
     task = prepare(pool, pack, sampler, episodes, rules, cache)
-    weights = torch.cat([rules[0].weights(pool, tasks) for _, tasks in task.chunks()])  # [E, M]
-    shares: list[float] = weights.mean(0).tolist()
+    parts = task.parts(lambda tasks: rules[0].weights(pool, tasks))
+    shares: list[float] = torch.cat([weights for _, weights in parts]).mean(0).tolist()  # of [E, M]
     return shares

@@ -4,7 +4,6 @@ Several processes may run on one folder. Who works on a job holds its lock; the 
 jobs first, then wait for it and look again.
 """
 
-import gc
 import time
 import traceback
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from polyshot.experiments.jobs import Wanted, jobs_of
 from polyshot.experiments.plan import check_methods, check_wanted, wanted_trials
 from polyshot.experiments.protocols import SHAPES, find_protocols
 from polyshot.experiments.settings import Overrides
+from polyshot.memory import free_memory
 from polyshot.methods.method import find_methods
 from polyshot.models.views import Views
 from polyshot.training.grown_world import make_world
@@ -33,6 +33,8 @@ from polyshot.training.world import World
 BAR = "cells"
 """Name of the progress of the whole grid."""
 EPISODE_SEED = 0
+LOOK = 5
+"""Seconds between looks at what other processes have done."""
 
 
 @dataclass
@@ -82,6 +84,7 @@ def reproduce(
     device: torch.device | None = None,
     report: Report | None = None,
     command: str = "",
+    offset: float = 0.0,
 ) -> Summary:
     """Run the cells of some protocols that a folder lacks.
 
@@ -112,6 +115,8 @@ def reproduce(
         device: the CPU by default.
         report: told of the progress of the grid (`BAR`), and of every training.
         command: the command line, for the record.
+        offset: share of the worlds to leave for the end: processes that start at different ones do
+            not wait for each other's trainings.
 
     Returns:
         What was done and what failed; failures are in the folder, too, and tried again next time.
@@ -143,11 +148,19 @@ def reproduce(
         for seed in range(seeds)
         for job in jobs_of(trials, replace(config, seed=config.seed + seed), wanted, grid)
     ]
-    run = _Run(grid, jobs, device, report)
+    run = _Run(grid, from_world(jobs, offset), device, report)
     grid.note(command, [*sources, *others], device)
     run.all()
     run.summary.seconds = time.perf_counter() - start
     return run.summary
+
+
+def from_world(jobs: Sequence[Job], offset: float) -> list[Job]:
+    """Put the jobs of the first worlds last, so many that their share of all is `offset`."""
+    worlds = list(dict.fromkeys(job.world for job in jobs))
+    first = int(offset * len(worlds))
+    order = {world: i for i, world in enumerate(worlds[first:] + worlds[:first])}
+    return sorted(jobs, key=lambda job: order[job.world])
 
 
 class _Run:
@@ -164,6 +177,8 @@ class _Run:
         self._views: Views = jobs[0].config.views if jobs else "one"  # no protocol changes it
         self._targets: dict[tuple[str, str], TargetTasks] = {}
         self._world: tuple[str, World] | None = None
+        self._missing = [(job, cell) for job, cells_of in self.open.items() for cell in cells_of]
+        self._looked = time.monotonic()
 
     def all(self) -> None:
         """Work on every job with open cells; on those of other processes last."""
@@ -207,7 +222,7 @@ class _Run:
             what = job.describe(cell)
             self.summary.failed.append(f"{what}: {self.grid.fail(job.label(cell), what, error)}")
             traceback.clear_frames(error.__traceback__)  # they hold the tensors that were too many
-        _free_memory()
+        free_memory()
 
     def _target(self, cell: Cell) -> TargetTasks:
         key = cell.target.domain.name, cell.part
@@ -234,13 +249,20 @@ class _Run:
     def _leave_world(self) -> None:
         if self._world is not None:
             self._world = None  # with its networks go the embeddings that targets keep of them
-            _free_memory()
+            free_memory()
 
     def _tell(self) -> None:
         if self.report:
             done = self.summary
-            so_far = done.before + done.measured + done.elsewhere + len(done.failed)
-            self.report(BAR, so_far, done.cells)
+            own = done.before + done.measured + done.elsewhere + len(done.failed)
+            self.report(BAR, max(own, done.cells - self._still_missing()), done.cells)
+
+    def _still_missing(self) -> int:
+        """Count the cells that no process has measured, as of some seconds ago."""
+        if time.monotonic() - self._looked > LOOK:
+            self._missing = [(job, cell) for job, cell in self._missing if not job.is_done(cell)]
+            self._looked = time.monotonic()
+        return len(self._missing)
 
 
 class _Fit:
@@ -261,9 +283,3 @@ class _Fit:
                 self.error = error
                 raise
         return self.measure
-
-
-def _free_memory() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

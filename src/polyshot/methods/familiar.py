@@ -22,8 +22,6 @@ NEARLY_ALL = 0.95
 """Share of a source's validation tasks that are familiar."""
 ROUND = 0.5
 """Weight of a round spread in that of the tasks: there are hardly more tasks than entries."""
-KEPT_IMAGES = 25
-"""Images of the tasks that pools keep, 5-way 5-shot in every preset."""
 
 
 def familiar(pool: "Pool", tasks: TaskBatch) -> Tensor:
@@ -58,10 +56,11 @@ def familiar(pool: "Pool", tasks: TaskBatch) -> Tensor:
         ]
     )
     support, mask = _whole(tasks)
+    shape = pool.task_shape
     means = task_embedding(support, mask)  # [E, d]
     apart, freedom = _scattered(support, mask)
     scatter = squares(apart / means.norm(dim=-1)[:, None, None, None]).sum((1, 2)) / freedom
-    excess = scatter * (1 / mask.sum((1, 2)) - 1 / KEPT_IMAGES)
+    excess = scatter * (1 / mask.sum((1, 2)) - 1 / (shape.way * shape.shot))
     return (distances(_directions(means)) - excess.unsqueeze(1) <= limits).any(1)
 
 

@@ -23,7 +23,7 @@ def sureness(pool: "Pool", shots: Tensor) -> Tensor:
     """Return the factor on the logarithms of probabilities, for any numbers of images a class."""
     if pool.metric != "cosine":  # not measured
         return torch.ones_like(shots)
-    usual = pool.shots_of_scales
+    usual = pool.task_shape.shot
     return (usual + HALF) / usual * shots / (shots + HALF)
 
 

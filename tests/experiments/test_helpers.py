@@ -1,0 +1,62 @@
+"""Processes that share the work on a grid."""
+
+import os
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyshot.errors import PolyshotError
+from polyshot.experiments.helpers import MOST, Helper, helped, process_count
+from polyshot.experiments.runner import from_world
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+def test_a_cpu_has_a_process_for_each_core_and_a_gpu_has_one() -> None:
+    assert process_count(None, CPU) == min(MOST, torch.get_num_threads())
+    assert process_count(None, GPU) == 1
+    assert process_count(3, CPU) == process_count(3, GPU) == 3
+    with pytest.raises(PolyshotError, match="1 is the least"):
+        process_count(0, CPU)
+
+
+def test_cores_are_shared_while_there_are_helpers() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        with helped(2, ["--version"]):
+            assert torch.get_num_threads() == 2
+        assert torch.get_num_threads() == 4
+        with helped(1, ["no command"]):
+            assert torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_helper_lives_as_long_as_its_parent() -> None:
+    helper = Helper(1, 4, os.getppid())
+    assert Helper.of(str(helper)) == helper and helper.offset == 0.25
+    helper.report("cells", 1, 2)
+    with pytest.raises(KeyboardInterrupt):
+        helper._replace(parent=0).report("cells", 1, 2)
+
+
+@given(st.lists(st.sampled_from("abcde")), st.integers(1, 6), st.data())
+def test_processes_start_at_worlds_of_their_own(worlds: str, count: int, data: Any) -> None:
+    jobs: list[Any] = [SimpleNamespace(world=world) for world in sorted(worlds)]
+    number = data.draw(st.integers(0, count - 1))
+    ordered = from_world(jobs, number / count)
+    assert sorted(map(id, ordered)) == sorted(map(id, jobs))
+    names = list(dict.fromkeys(job.world for job in jobs))
+    found = list(dict.fromkeys(job.world for job in ordered))
+    first = number * len(names) // count
+    assert found == names[first:] + names[:first]
+    starts = {int(i / count * len(names)) for i in range(count)}
+    assert len(starts) == min(count, len(names)) or not names
+    changes = sum(one.world != two.world for one, two in pairwise(ordered))
+    assert changes == max(0, len(names) - 1), "jobs of one world stay together"
