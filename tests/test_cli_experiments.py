@@ -72,11 +72,10 @@ def of_paper() -> list[Method]:
 
 
 @pytest.fixture(scope="module")
-def grid(packs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def grid(packs: Path, tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
     """The paper's methods, seen and unseen, both shots, with and without further adaptation."""
     out = tmp_path_factory.mktemp("grids") / "grid"
-    alone = ("--processes", 1)
-    said = done("reproduce", "seen", "unseen", *options(packs, out, *SHORT, *fast(), *alone))
+    said = done("reproduce", "seen", "unseen", *options(packs, out, *SHORT, *fast()))
     per_target = 2 * sum(len(method.adaptations_of_paper()) for method in of_paper())
     assert said.startswith(f"{5 * per_target} cells: 0 were there, {5 * per_target} measured")
     assert f"polyshot report {out}" in said

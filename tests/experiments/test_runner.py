@@ -323,7 +323,8 @@ def test_a_cell_out_of_memory_leaves_the_others_alone(
     add_method("hungry", lambda _, __: Hungry())
     done = run(packs, tmp_path, methods=["hungry"])
     assert (done.measured, len(done.failed)) == (2, 2)
-    assert {noted["error"] for noted in failures(tmp_path)} == {"OutOfMemoryError: too much"}
+    (error,) = {noted["error"] for noted in failures(tmp_path)}
+    assert error.startswith("The GPU's memory does not hold a single task")
 
 
 # --- interrupts and other processes
