@@ -329,6 +329,20 @@ def test_auto_is_what_a_user_gets() -> None:
         assert (classifier.rule, classifier.adaptation) == ("auto", "auto")
 
 
+def test_a_small_gpu_learns_a_head_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_much(*_: object) -> None:
+        raise torch.OutOfMemoryError
+
+    photos, labels = examples(2, 2, 2)
+    wanted = POOL.classifier(adaptation="head").fit(photos, labels).predict_proba(photos)
+    monkeypatch.setattr("polyshot.single_task.own_networks", too_much)
+    chosen = POOL.classifier().fit(photos, labels)
+    assert (chosen.adaptation_, chosen.adapted_) == ("head", True)
+    np.testing.assert_array_equal(chosen.predict_proba(photos), wanted)
+    with pytest.raises(PolyshotError, match=r"'tsa' learns from 6 examples: .*'head'"):
+        POOL.classifier(adaptation="tsa").fit(photos, labels)
+
+
 def test_the_adaptation_of_who_chooses_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network of one's own, unless that takes long or there is nothing to learn from."""
     monkeypatch.setattr("polyshot.classifier.TSA_IMAGES", {"cpu": 6})

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from polyshot.data import loading
 from polyshot.data.loading import Images, Progress, as_list, load_images
 from polyshot.errors import PolyshotError
 from polyshot.estimate import Estimate, wilson
+from polyshot.memory import forget
 from polyshot.methods.readout import check_adaptation
 from polyshot.methods.rules import rule as find_rule
 from polyshot.none_of_these import (
@@ -70,7 +72,8 @@ class FewShotClassifier:
             rule: how members are weighed: one of `methods.rules.RULES`, or ``member:<domain>``.
             adaptation: `none` compares with prototypes, `head` learns a linear head, `pa` a linear
                 map of the embedding, `tsa` a network for these classes, which takes longest; `auto`
-                is `tsa` up to `TSA_IMAGES` examples, and `head` with more or with one of each.
+                is `tsa` up to `TSA_IMAGES` examples, and `head` with more, with one of each, or
+                where a GPU's memory is too small for `tsa`.
             batch: images that are embedded at once.
             none_rate: with it, images that are far from every class are answered `none of these`;
                 the share of images of the classes themselves that may be, by mistake. 0.05 needs
@@ -99,7 +102,17 @@ class FewShotClassifier:
         rule = find_rule(self.rule, self.pool)
         asks_none = self.none_rate is not None
         adaptation = self._choose(support)
-        task = SingleTask(self.pool, support, rule, adaptation, asks_none, report)
+        try:
+            task = SingleTask(self.pool, support, rule, adaptation, asks_none, report)
+        except torch.OutOfMemoryError as error:
+            if self.adaptation != AUTO or adaptation != "tsa":
+                raise PolyshotError(
+                    f"The GPU's memory does not hold what '{adaptation}' learns from {len(items)} "
+                    "examples: take the adaptation 'head', fewer examples, or the CPU."
+                ) from None
+            forget(error)
+            adaptation = "head"
+            task = SingleTask(self.pool, support, rule, adaptation, asks_none, report)
         threshold = None
         if task.nearness is not None and self.none_rate is not None:
             threshold = set_threshold(task.nearness.examples, self.none_rate)

@@ -38,12 +38,16 @@ def in_parts(count: int, step: int, work: Callable[[slice], Done]) -> Iterator[t
                     "or take --device cpu."
                 ) from None
             step = (part.stop - part.start) // 2
-            traceback.clear_frames(error.__traceback__)  # they hold the tensors that were too many
+            forget(error)
         else:
             yield part, done
             start = part.stop
-            continue
-        free_memory()
+
+
+def forget(error: Exception) -> None:
+    """Free what the work that has failed held: its frames have the tensors that were too many."""
+    traceback.clear_frames(error.__traceback__)
+    free_memory()
 
 
 def free_memory() -> None:

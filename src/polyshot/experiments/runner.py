@@ -5,7 +5,6 @@ jobs first, then wait for it and look again.
 """
 
 import time
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from polyshot.experiments.jobs import Wanted, jobs_of
 from polyshot.experiments.plan import check_methods, check_wanted, wanted_trials
 from polyshot.experiments.protocols import SHAPES, find_protocols
 from polyshot.experiments.settings import Overrides
-from polyshot.memory import free_memory
+from polyshot.memory import forget, free_memory
 from polyshot.methods.method import find_methods
 from polyshot.models.views import Views
 from polyshot.training.grown_world import make_world
@@ -221,8 +220,7 @@ class _Run:
         except Exception as error:  # whatever it is, the other cells go on
             what = job.describe(cell)
             self.summary.failed.append(f"{what}: {self.grid.fail(job.label(cell), what, error)}")
-            traceback.clear_frames(error.__traceback__)  # they hold the tensors that were too many
-        free_memory()
+            forget(error)
 
     def _target(self, cell: Cell) -> TargetTasks:
         key = cell.target.domain.name, cell.part
