@@ -142,8 +142,8 @@ def reproduce(
     from polyshot.device import best_device
     from polyshot.display import out as console
     from polyshot.display import progress, table
+    from polyshot.engines.local import Helper, helped, lost, process_count
     from polyshot.experiments.grid import GridFolder
-    from polyshot.experiments.helpers import Helper, helped, process_count
     from polyshot.experiments.protocols import default_episodes, find_protocols, shapes_of
     from polyshot.experiments.report_plain import size_table
     from polyshot.experiments.runner import BAR
@@ -164,7 +164,7 @@ def reproduce(
     together, command = process_count(processes, where), _command(context)
     with progress("images", whole=BAR) as report:
         trained, others = _packs(data, _names(sources), GridFolder(out), config, report)
-        with helped(1 if own else together, shlex.split(command)[1:]):
+        with helped(1 if own else together, shlex.split(command)[1:]) as helpers:
             done = run(
                 measured,
                 trained,
@@ -188,7 +188,14 @@ def reproduce(
                 command="" if own else command,
                 offset=own.offset if own else 0.0,
             )
+            gone = lost(helpers)
     typer.echo(str(done))
+    if gone:
+        typer.echo(
+            f"{gone} of {together} processes ended early, perhaps for want of memory; this one did "
+            "their work. --processes 1 asks for none.",
+            err=True,
+        )
     if done.failed:
         typer.echo(f"Errors are in {out / 'failures'}; the same command tries again.", err=True)
         raise typer.Exit(1)

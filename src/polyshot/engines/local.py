@@ -29,7 +29,12 @@ class Helper(NamedTuple):
     @classmethod
     def of(cls, text: str) -> "Helper":
         """Read what `str` has written."""
-        return cls(*map(int, text.split(",")))
+        try:
+            return cls(*map(int, text.split(",")))
+        except (TypeError, ValueError):
+            raise PolyshotError(
+                f"--helper {text} is for processes that Polyshot starts: leave it out."
+            ) from None
 
     def __str__(self) -> str:
         return ",".join(map(str, self))
@@ -55,16 +60,19 @@ def process_count(wanted: int | None, device: torch.device) -> int:
 
 
 @contextmanager
-def helped(count: int, command: Sequence[str]) -> Iterator[None]:
+def helped(count: int, command: Sequence[str]) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Have `count - 1` helpers while this process works; they are ended when it is done.
 
     Args:
         count: of processes.
         command: what helpers run, without the program's name; a `Helper` is added to each.
 
+    Yields:
+        The helpers.
+
     """
     if count == 1:
-        yield
+        yield []
         return
     threads = torch.get_num_threads()
     each = max(1, threads // count)
@@ -82,10 +90,15 @@ def helped(count: int, command: Sequence[str]) -> Iterator[None]:
     ]
     torch.set_num_threads(each)
     try:
-        yield
+        yield helpers
     finally:
         torch.set_num_threads(threads)
         for helper in helpers:
             helper.terminate()  # what it trains is kept
         for helper in helpers:
             helper.wait()
+
+
+def lost(helpers: Sequence[subprocess.Popen[bytes]]) -> int:
+    """Count the helpers that have ended in another way than with all or some cells measured."""
+    return sum(helper.poll() not in (None, 0, 1) for helper in helpers)

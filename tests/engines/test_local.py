@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polyshot.engines.local import MOST, Helper, helped, lost, process_count
 from polyshot.errors import PolyshotError
-from polyshot.experiments.helpers import MOST, Helper, helped, process_count
 from polyshot.experiments.runner import from_world
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -29,7 +29,7 @@ def test_cores_are_shared_while_there_are_helpers() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(4)
     try:
-        with helped(2, ["--version"]):
+        with helped(2, ["reproduce", "parameters"]):
             assert torch.get_num_threads() == 2
         assert torch.get_num_threads() == 4
         with helped(1, ["no command"]):
@@ -44,6 +44,27 @@ def test_a_helper_lives_as_long_as_its_parent() -> None:
     helper.report("cells", 1, 2)
     with pytest.raises(KeyboardInterrupt):
         helper._replace(parent=0).report("cells", 1, 2)
+
+
+@pytest.mark.parametrize("text", ["x", "1,2", "1,2,3,4", "1,,3"])
+def test_what_only_helpers_are_told_is_refused_from_others(text: str) -> None:
+    with pytest.raises(PolyshotError, match="leave it out"):
+        Helper.of(text)
+
+
+def test_helpers_that_end_early_are_counted() -> None:
+    with helped(3, ["no-such-command"]) as helpers:
+        assert len(helpers) == 2
+        for helper in helpers:
+            helper.wait(timeout=60)
+        assert lost(helpers) == 2
+    with helped(2, ["reproduce", "parameters"]) as helpers:
+        helpers[0].wait(timeout=60)
+        assert lost(helpers) == 0
+    with helped(2, ["methods"]) as helpers:
+        helpers[0].kill()
+        helpers[0].wait(timeout=60)
+        assert lost(helpers) == 1
 
 
 @given(st.lists(st.sampled_from("abcde")), st.integers(1, 6), st.data())

@@ -1,0 +1,1 @@
+"""Where the work on a grid is done: by processes of this machine."""
