@@ -90,12 +90,13 @@ def augment(
 def chances(seed: int, step: int, images: int, device: torch.device) -> Tensor:
     """Return the random numbers of a batch's augmentation, one column an image."""
     rows = torch.arange(images, device=device)
-    return counter_rng.uniform(counter_rng.key("augment", seed, step), rows, _COLUMNS)
+    random = counter_rng.uniform(counter_rng.key("augment", seed, step), rows, _COLUMNS)
+    return random.to(torch.get_default_dtype())
 
 
 def resample(images: Tensor, how: Augment, random: Tensor, mirror: Tensor | bool = True) -> Tensor:
     """Crop, zoom, turn and mirror in one bilinear pass: uint8 or float in, float32 of 0..1 out."""
-    pixels = images.to(torch.float32) / 255
+    pixels = images.to(random.dtype) / 255
     area = how.area[0] + (how.area[1] - how.area[0]) * random[0]
     stretch = how.aspect ** _either_side(random[1])  # width to height
     width, height = (area * stretch).sqrt(), (area / stretch).sqrt()

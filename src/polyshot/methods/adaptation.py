@@ -108,7 +108,7 @@ def _from_random(
     heads, way, shot, dim = support.shape
     images = support.flatten(1, 2)  # [H, N, d]
     classes = torch.arange(way, device=images.device)
-    layer = counter_rng.uniform(counter_rng.key("head"), classes, dim + 1)
+    layer = counter_rng.uniform(counter_rng.key("head"), classes, dim + 1).to(images.dtype)
     layer = (2 * layer.T - 1) / math.sqrt(dim)  # [W, d + 1], as nn.Linear starts
     start, at_start = layer[:, :dim], layer[:, :dim] @ images.mT  # [W, d], [H, W, N]
     products = F.pad(images @ images.mT, (0, 1), value=1.0)  # [H, N, N + 1], the 1 for the bias

@@ -125,9 +125,11 @@ class _Loop:
         norm = torch.nn.utils.get_total_norm(self._gradients())
         fine = norm.isfinite() & news[0].isfinite()
         # Fused optimisers divide by `grad_scale` and do nothing at all where `found_inf` is 1, on
-        # the device itself: clipping and the guard cost no pass and no waiting.
-        self.optimiser.grad_scale = (norm / self.schedule.clip).clamp(min=1)  # type: ignore[attr-defined]
-        self.optimiser.found_inf = (~fine).float()  # type: ignore[attr-defined]
+        # the device itself: clipping and the guard cost no pass and no waiting. Both are float32
+        # by contract, whatever the weights are.
+        scale = (norm / self.schedule.clip).clamp(min=1).to(torch.float32)
+        self.optimiser.grad_scale = scale  # type: ignore[attr-defined]
+        self.optimiser.found_inf = (~fine).to(torch.float32)  # type: ignore[attr-defined]
         for group in self.optimiser.param_groups:
             group["lr"] = group["pace"] * self.schedule.rate(self.number)
         self.optimiser.step()

@@ -1,0 +1,1 @@
+"""What the code computed before a refactor, recorded: answers, weights, rows, and old files."""
