@@ -25,11 +25,11 @@ from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import PackWriter
 from polyshot.data.splits import ClassSplit
 from polyshot.evaluation.evaluate import predictions, prepare
-from polyshot.methods.rules import rule
 from polyshot.models.modulators import Modulator, fold
 from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet, ResNetConfig
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
+from polyshot.predict.rules import rule
 
 from easyfsl.datasets import FeaturesDataset, WrapFewShotDataset  # isort: skip
 from easyfsl.methods import Finetune, PrototypicalNetworks  # isort: skip

@@ -22,11 +22,11 @@ from polyshot.config import Config, preset
 from polyshot.data.augment import augment
 from polyshot.data.domain import Domain
 from polyshot.data.pack import Pack, PackWriter
-from polyshot.device import best_device
 from polyshot.methods.inner_loop import learn_networks
 from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet
 from polyshot.training.run import train
+from polyshot.util.device import best_device
 
 TRAINING, EMBEDDING = 134_000, 340_000
 SOURCES, CLASSES, EACH = 8, 40, 30

@@ -26,14 +26,14 @@ from typing import get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from polyshot.pool.shrink import folder_bytes
 
-from polyshot.device import best_device
 from polyshot.models.modulators import Modulator
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.selector import Selector
-from polyshot.pool import Pool
-from polyshot.precision import Precision
-from polyshot.shipping.shrink import folder_bytes
+from polyshot.pool.pool import Pool
+from polyshot.pool.precision import Precision
+from polyshot.util.device import best_device
 
 WAY, SHOT, QUERIES = 5, 5, 50
 MIB = 2**20

@@ -18,12 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from polyshot.device import best_device
 from polyshot.methods import inner_loop
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.protomaml import ProtoMamlLearner
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.task_networks import embed_tasks, task_kernels
+from polyshot.util.device import best_device
 
 STEPS, RATE, ALONE, TURNS = 100, 0.001, 4, 7
 

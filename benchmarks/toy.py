@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyshot.data.augment import WEAK, augment
-from polyshot.data.counter_rng import key, uniform
 from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack
-from polyshot.data.toy_packs import draw_packs
+from polyshot.data.toy.packs import draw_packs
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.models.resnet import ResNet, ResNetConfig
+from polyshot.util.counter_rng import key, uniform
 
 STEPS, BATCH, EPISODES = 800, 96, 600
 

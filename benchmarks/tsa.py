@@ -24,14 +24,14 @@ from torch import Tensor
 from torch.func import functional_call
 
 from polyshot.config import AdaptationConfig
-from polyshot.device import best_device
 from polyshot.methods import inner_loop
-from polyshot.methods.readout import Adaptation, predict
 from polyshot.methods.tasks import IndexedTasks
 from polyshot.models.modulators import Modulator
 from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet, ResNetConfig, modulated_layers
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
+from polyshot.predict.readout import Adaptation, predict
+from polyshot.util.device import best_device
 
 UPDATES, ALONE, IMAGES = 40, 4, 2000
 ONE_RATE = AdaptationConfig(updates=UPDATES, rates=(0.05,), tsa_share=1.0)

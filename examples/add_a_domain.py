@@ -13,9 +13,9 @@ from pathlib import Path
 from polyshot import Pack, Pool, import_source, train
 from polyshot.config import override, preset
 from polyshot.data.importer import ImportOptions
-from polyshot.data.toy_packs import keep_packs
+from polyshot.data.toy.packs import keep_packs
 from polyshot.evaluation.evaluate import evaluate
-from polyshot.pool_edit import grow
+from polyshot.training.edit import grow
 
 
 def small_pool(out: Path, options: list[str]) -> Path:

@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 
 from polyshot import Pool
+from polyshot.data.toy.example import draw_example
 from polyshot.evaluation.evaluate import evaluate
 from polyshot.experiments.own_data import open_targets
-from polyshot.shipping.example import draw_example
 
 
 def main() -> None:

@@ -71,6 +71,8 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def wide_terminal() -> None:
     """Show whole lines of tables, and go on doing so, as test_cli.py has it."""
-    from polyshot import display  # not at the top: test_cli.py sets COLUMNS before it is imported
+    from polyshot.cli import (
+        display,  # not at the top: test_cli.py sets COLUMNS before it is imported
+    )
 
     display.out.width = 200

@@ -9,7 +9,7 @@ from polyshot.models.modulators import Kind
 from polyshot.models.resnet import ResNetConfig
 from polyshot.models.selector import Selector, task_embedding
 from polyshot.models.urt import MemberAttention
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
 
 from .models.reference import random_base, random_modulator
 

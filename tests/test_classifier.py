@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
 
-from polyshot.classifier import FewShotClassifier, label_files
+from polyshot.classifier.classifier import FewShotClassifier, label_files
+from polyshot.classifier.estimate import wilson
 from polyshot.config import AdaptationConfig
 from polyshot.errors import PolyshotError
-from polyshot.estimate import wilson
-from polyshot.methods.readout import predict
 from polyshot.methods.tasks import IndexedTasks
 from polyshot.models.heads import Metric
 from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.selector import Selector
 from polyshot.models.views import Views
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
+from polyshot.predict.readout import predict
 from tests.models.reference import random_modulator
 
 SIZE = 16
@@ -335,7 +335,7 @@ def test_a_small_gpu_learns_a_head_instead(monkeypatch: pytest.MonkeyPatch) -> N
 
     photos, labels = examples(2, 2, 2)
     wanted = POOL.classifier(adaptation="head").fit(photos, labels).predict_proba(photos)
-    monkeypatch.setattr("polyshot.single_task.own_networks", too_much)
+    monkeypatch.setattr("polyshot.classifier.single_task.own_networks", too_much)
     chosen = POOL.classifier().fit(photos, labels)
     assert (chosen.adaptation_, chosen.adapted_) == ("head", True)
     np.testing.assert_array_equal(chosen.predict_proba(photos), wanted)
@@ -345,7 +345,7 @@ def test_a_small_gpu_learns_a_head_instead(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_adaptation_of_who_chooses_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network of one's own, unless that takes long or there is nothing to learn from."""
-    monkeypatch.setattr("polyshot.classifier.TSA_IMAGES", {"cpu": 6})
+    monkeypatch.setattr("polyshot.classifier.classifier.TSA_IMAGES", {"cpu": 6})
     for counts, expected in (((2, 2, 2), "tsa"), ((1, 1, 2), "tsa"), ((3, 2, 2), "head")):
         images, labels = examples(*counts)
         chosen = POOL.classifier().fit(images, labels)
@@ -360,9 +360,11 @@ def test_heads_are_left_out_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     classifier = POOL.classifier("base", "head").fit(images, labels)
     places = classifier._task.mask[0].nonzero()
     whole = classifier._task.left_out(places, heads=True)
-    monkeypatch.setattr("polyshot.single_task.CHUNK", 2 * 3 * 4 * CONFIG.dim)  # two tasks at once
+    monkeypatch.setattr(
+        "polyshot.classifier.single_task.CHUNK", 2 * 3 * 4 * CONFIG.dim
+    )  # two tasks at once
     torch.testing.assert_close(classifier._task.left_out(places, heads=True), whole)
-    monkeypatch.setattr("polyshot.classifier.LARGEST_WORK", 10)
+    monkeypatch.setattr("polyshot.classifier.classifier.LARGEST_WORK", 10)
     cheap = classifier.estimate()
     assert cheap.of == "prototypes"
     assert cheap.accuracy == POOL.classifier("base", "none").fit(images, labels).estimate().accuracy

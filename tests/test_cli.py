@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from polyshot import display
-from polyshot.cli import main
-from polyshot.doctor import Check, examine, probe_bf16
+from polyshot.cli import display, main
+from polyshot.cli.doctor import Check, examine, probe_bf16
 
 
 class Outcome:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from polyshot.data.toy_packs import draw_packs
+from polyshot.data.toy.packs import draw_packs
 from polyshot.evaluation.results import read_results
 from polyshot.experiments.grid_reader import read_grid
 from polyshot.methods.method import Method, find_methods
-from polyshot.methods.rules import RULES
+from polyshot.predict.rules import RULES
 
 from .experiments.small_worlds import states
 from .test_cli_pool import Child, done, polyshot, refused
@@ -333,7 +333,7 @@ def test_bars_of_finished_trainings_go_and_the_grids_stays(
 ) -> None:
     from rich.console import Console
 
-    from polyshot import display
+    from polyshot.cli import display
 
     shown = io.StringIO()
     monkeypatch.setattr(display, "err", Console(file=shown, width=100))

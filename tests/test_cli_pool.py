@@ -22,11 +22,11 @@ from safetensors.torch import save_file
 
 from polyshot.cli import main
 from polyshot.data.pack import Pack
-from polyshot.data.toy_packs import draw_packs
+from polyshot.data.toy.packs import draw_packs
 from polyshot.evaluation.evaluate import evaluate
 from polyshot.evaluation.results import Result, read_results
 from polyshot.models.resnet import ResNet, ResNetConfig
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
 
 from .conftest import picture
 from .pools import random_pool
@@ -568,7 +568,7 @@ def test_info_of_a_pool(pool: Path) -> None:
 def test_ctrl_c_while_a_task_is_learned(
     pool: Path, wild: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from polyshot import display
+    from polyshot.cli import display
 
     seen: list[str] = []
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from polyshot.data.toy_packs import draw_packs
-from polyshot.pool import Pool
-from polyshot.pool_edit import grow
-from polyshot.shipping import default
-from polyshot.training.locks import locked
+from polyshot.data.toy.packs import draw_packs
+from polyshot.pool import default
+from polyshot.pool.pool import Pool
+from polyshot.training.edit import grow
+from polyshot.util.locks import locked
 
 from .test_cli_pool import SMALL, done, polyshot, refused, states, training
 
@@ -25,7 +25,7 @@ EXAMPLE = [f"{name}={value}" for name, value in SMALL.items()]
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread_and_a_wide_terminal() -> None:
-    from polyshot import display
+    from polyshot.cli import display
 
     torch.set_num_threads(1)
     display.out.width = 200

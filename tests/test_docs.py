@@ -16,13 +16,13 @@ import typer
 from polyshot.cli import app
 from polyshot.data import readers
 from polyshot.data.importer import ImportOptions, import_source
+from polyshot.data.toy.example import draw_example
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import METHODS, find_methods
-from polyshot.methods.readout import predict
-from polyshot.methods.rules import RULES
-from polyshot.pool import Pool
-from polyshot.shipping.default import VARIABLE
-from polyshot.shipping.example import draw_example
+from polyshot.pool.default import VARIABLE
+from polyshot.pool.pool import Pool
+from polyshot.predict.readout import predict
+from polyshot.predict.rules import RULES
 
 from .pools import random_pool, random_tasks
 from .test_readme import SHORTER
@@ -71,7 +71,7 @@ def test_the_tours_commands(command: str, workplace: Path, environment: dict[str
 
 @pytest.mark.parametrize("code", blocks("tour.md", "python"))
 def test_the_tours_code(code: str, workplace: Path, environment: dict[str, str]) -> None:
-    pool = Pool.default().looking("one")  # five looks, and 40 updates, take half a minute
+    pool = Pool.default().with_views("one")  # five looks, and 40 updates, take half a minute
     quick = replace(pool, adaptation=replace(pool.adaptation, updates=5))
     quick.save(workplace / "glance")
     child = subprocess.run(

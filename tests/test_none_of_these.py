@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from polyshot.classifier import FewShotClassifier, label_files
+from polyshot.classifier.classifier import FewShotClassifier, label_files
 from polyshot.config import override, preset
 from polyshot.data import toy
-from polyshot.data.toy_packs import draw_packs
+from polyshot.data.toy.packs import draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.models.heads import Metric
-from polyshot.none_of_these import NONE, Nearness, set_threshold, with_none
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
+from polyshot.predict.none_of_these import NONE, Nearness, set_threshold, with_none
 from polyshot.training.run import train
 
 from .test_classifier import COLOURS, POOL, RULES, coloured, examples, make_pool

@@ -15,7 +15,7 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import read_results
 from polyshot.experiments.own_data import Wish, choose_shape, holds_packs, open_targets
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
 
 from .conftest import make_domain, picture
 from .pools import SIZE, random_pool

@@ -10,12 +10,12 @@ from safetensors.torch import load_file, save_file
 
 from polyshot.config import AdaptationConfig
 from polyshot.errors import PolyshotError
-from polyshot.methods.readout import predict
 from polyshot.models.modulators import Kind, Modulator, embed_member
 from polyshot.models.normalise import normalise
 from polyshot.models.selector import Selector
-from polyshot.pool import Pool
-from polyshot.pool_files import check_domains, modulator_file
+from polyshot.pool.files import check_domains, modulator_file
+from polyshot.pool.pool import Pool
+from polyshot.predict.readout import predict
 
 from .models.reference import assert_near
 from .pools import SIZE, SMALL, random_pool, random_tasks
@@ -309,8 +309,8 @@ def test_a_save_killed_between_two_renames_is_mended(tmp_path: Path) -> None:
 
 def test_another_look_at_images_is_another_pool(tmp_path: Path) -> None:
     pool = random_pool()
-    wide = pool.looking("five")
-    assert pool.looking(None) is pool and pool.views == "one" and wide.views == "five"
+    wide = pool.with_views("five")
+    assert pool.with_views(None) is pool and pool.views == "one" and wide.views == "five"
     assert wide.hash != pool.hash and wide.member_hash(0) != pool.member_hash(0)
     wide.save(tmp_path / "pool")
     loaded = Pool.load(tmp_path / "pool")
@@ -319,4 +319,4 @@ def test_another_look_at_images_is_another_pool(tmp_path: Path) -> None:
     torch.testing.assert_close(loaded.embed(images), wide.embed(images))
     assert not torch.allclose(wide.embed(images), pool.embed(images))
     with pytest.raises(PolyshotError, match=r"no views .fife.*five"):
-        pool.looking("fife")
+        pool.with_views("fife")

@@ -9,9 +9,9 @@ from torch import Tensor
 from polyshot.errors import PolyshotError
 from polyshot.models.modulators import Modulator
 from polyshot.models.selector import Selector
-from polyshot.pool import Pool
-from polyshot.pool_edit import listing, merge
-from polyshot.task_statistics import SourceTasks, TaskSample
+from polyshot.pool.pool import Pool
+from polyshot.pool.statistics import SourceTasks, TaskSample
+from polyshot.training.edit import listing, merge
 
 from .models.reference import random_base, random_modulator
 from .pools import SIZE, SMALL, random_pool

@@ -16,25 +16,25 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file
 
-from polyshot.classifier import label_files
+from polyshot.classifier.classifier import label_files
 from polyshot.config import override, preset, to_dict
 from polyshot.data.pack import Pack
-from polyshot.data.toy_packs import draw_packs
+from polyshot.data.toy.example import SIDES, draw_example
+from polyshot.data.toy.packs import draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result, append_results
 from polyshot.experiments.card import card
-from polyshot.pool import Pool
-from polyshot.pool_files import FORMAT, modulator_file
-from polyshot.precision import FACTOR, SHAPE, Precision, from_stored, to_stored
-from polyshot.shipping import default
-from polyshot.shipping.example import SIDES, draw_example
-from polyshot.shipping.shrink import (
+from polyshot.experiments.ship import (
     LARGEST,
     accuracy_costs,
     embedding_changes,
     folder_bytes,
     ship,
 )
+from polyshot.pool import default
+from polyshot.pool.files import FORMAT, modulator_file
+from polyshot.pool.pool import Pool
+from polyshot.pool.precision import FACTOR, SHAPE, Precision, from_stored, to_stored
 
 from .pools import NAMES, SIZE, random_pool
 from .test_cli_pool import done, refused
@@ -371,7 +371,7 @@ def test_a_card_knows_results_of_its_own_training_and_of_those_without_a_source(
 def test_a_card_tells_how_often_the_pool_looks() -> None:
     pool = trained_pool()
     assert "looks at an image" not in card(pool)
-    text = card(pool.looking("five"))
+    text = card(pool.with_views("five"))
     assert "looks at an image 5 times (`views=five`), which was set after the training." in text
     assert text.rstrip().removesuffix("```").rstrip().endswith("SHIPPED --views five")
 
@@ -429,7 +429,7 @@ def test_the_shipped_pool_its_card_and_the_page_belong_together() -> None:
 
 def test_the_shipped_pool_labels_images_that_it_has_never_seen(tmp_path: Path) -> None:
     example = draw_example(tmp_path / "example", "flowers")
-    pool = Pool.default().looking("one")
+    pool = Pool.default().with_views("one")
     quick = replace(pool, adaptation=replace(pool.adaptation, updates=10))
     answer = label_files(quick, example.support, [example.query])
     right, count = example.right((row.path, row.label) for row in answer.rows)

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from polyshot.config import Config, override, preset
 from polyshot.data.pack import Pack, open_packs
-from polyshot.device import best_device
 from polyshot.experiments.protocols import part_sources
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
 from polyshot.training.results import Results
 from polyshot.training.run import train
+from polyshot.util.device import best_device
 
 WEAK = [
     *("base.augment.area=[1.0,1.0]", "base.augment.aspect=1.0", "base.augment.turn=0"),

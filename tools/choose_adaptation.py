@@ -33,7 +33,7 @@ from polyshot.experiments.settings import settings_of
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import find_methods
 from polyshot.methods.pool_rules import PoolWithRule
-from polyshot.methods.rules import RULES
+from polyshot.predict.rules import RULES
 from polyshot.training.tasks import hits
 from polyshot.training.world import World
 

@@ -16,9 +16,9 @@ import torch
 from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack, open_packs
 from polyshot.data.shapes import EpisodeShape
-from polyshot.methods.sureness import sureness
 from polyshot.models.heads import prototype_logits, prototypes
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
+from polyshot.predict.temperature import sureness
 from polyshot.training.selector import fit_scale
 
 EPISODES, QUERIES = 200, 5

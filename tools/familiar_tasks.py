@@ -14,13 +14,13 @@ import torch
 from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import open_packs
 from polyshot.data.shapes import EpisodeShape
-from polyshot.device import best_device
 from polyshot.evaluation.embed import EmbeddingCache
 from polyshot.evaluation.evaluate import Prepared, prepare
-from polyshot.methods.familiar import familiar
-from polyshot.methods.rules import rule
-from polyshot.pool import Pool
-from polyshot.shipping.default import pool_path
+from polyshot.pool.default import pool_path
+from polyshot.pool.pool import Pool
+from polyshot.predict.familiar import familiar
+from polyshot.predict.rules import rule
+from polyshot.util.device import best_device
 
 
 def main() -> None:

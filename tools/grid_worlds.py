@@ -5,10 +5,10 @@ from pathlib import Path
 
 from polyshot.config import preset
 from polyshot.data.pack import Pack, open_packs
-from polyshot.device import best_device
 from polyshot.experiments.grid import GridFolder
 from polyshot.experiments.protocols import part_sources
 from polyshot.training.world import World
+from polyshot.util.device import best_device
 
 
 def grid_parser(about: str | None) -> argparse.ArgumentParser:

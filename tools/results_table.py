@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
+from polyshot.evaluation.compare import as_text, rows, with_averages
 from polyshot.evaluation.results import read_results
-from polyshot.experiments.compare import as_text, rows, with_averages
 
 if __name__ == "__main__":
     found = with_averages(rows(read_results(Path(sys.argv[1]))))

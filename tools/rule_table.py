@@ -14,7 +14,7 @@ from grid_averages import difference, signed
 
 from polyshot.evaluation.results import Result
 from polyshot.experiments.grid_reader import read_grid
-from polyshot.methods.rules import RULES
+from polyshot.predict.rules import RULES
 
 ADAPTATIONS = ("none", "head", "pa", "tsa")
 Cells = dict[tuple[bool, str, str], dict[str, Result]]

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import get_args
 
 from polyshot.data.pack import open_packs
-from polyshot.device import best_device
 from polyshot.errors import PolyshotError
 from polyshot.experiments.evaluation_page import rules_of
-from polyshot.pool import Pool
-from polyshot.precision import Precision
-from polyshot.shipping.shrink import LARGEST, accuracy_costs, embedding_changes, folder_bytes, ship
+from polyshot.experiments.ship import LARGEST, accuracy_costs, embedding_changes, folder_bytes, ship
+from polyshot.pool.pool import Pool
+from polyshot.pool.precision import Precision
+from polyshot.util.device import best_device
 
 
 def main(words: list[str] | None = None) -> int:
@@ -41,7 +41,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
-    pool = Pool.load(given.pool, best_device()).looking(given.views)
+    pool = Pool.load(given.pool, best_device()).with_views(given.views)
     shipped = ship(pool, given.out, given.precision)
     size = folder_bytes(given.out)
     print(f"{given.out}: {size / 1e6:.1f} MB ({folder_bytes(given.pool) / 1e6:.1f} MB as trained)")

@@ -11,7 +11,7 @@ from polyshot.errors import PolyshotError
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from polyshot.classifier import FewShotClassifier as FewShotClassifier
+    from polyshot.classifier.classifier import FewShotClassifier as FewShotClassifier
     from polyshot.data.domain import Domain as Domain
     from polyshot.data.episodes import Episodes as Episodes
     from polyshot.data.episodes import EpisodeSampler as EpisodeSampler
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from polyshot.data.pack import Pack as Pack
     from polyshot.data.shapes import EpisodeShape as EpisodeShape
     from polyshot.data.shapes import VariableShape as VariableShape
-    from polyshot.pool import Pool as Pool
+    from polyshot.pool.pool import Pool as Pool
     from polyshot.training.run import train as train
 
 _HOMES = {
@@ -27,9 +27,9 @@ _HOMES = {
     "EpisodeSampler": "polyshot.data.episodes",
     "EpisodeShape": "polyshot.data.shapes",
     "Episodes": "polyshot.data.episodes",
-    "FewShotClassifier": "polyshot.classifier",
+    "FewShotClassifier": "polyshot.classifier.classifier",
     "Pack": "polyshot.data.pack",
-    "Pool": "polyshot.pool",
+    "Pool": "polyshot.pool.pool",
     "VariableShape": "polyshot.data.shapes",
     "import_source": "polyshot.data.importer",
     "train": "polyshot.training.run",

@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 from polyshot.data.augment import STRONG, WEAK, Augment
 from polyshot.data.shapes import EpisodeShape
-from polyshot.dataclass_text import build, replaced
-from polyshot.errors import PolyshotError, near, some
+from polyshot.errors import PolyshotError, unknown
 from polyshot.models.heads import Metric
 from polyshot.models.modulators import Kind
 from polyshot.models.resnet import ResNetConfig
 from polyshot.models.views import Views
+from polyshot.util.checks import build, replaced
 
 Optimiser = Literal["adam", "sgd"]
 Layer = Literal["linear", "cosine"]
@@ -266,9 +266,7 @@ PRESETS: dict[str, Config] = {
 def preset(name: str) -> Config:
     """Look a preset up."""
     if name not in PRESETS:
-        raise PolyshotError(
-            f"There is no preset '{name}', only {some(PRESETS)}.{near(name, PRESETS)}"
-        )
+        raise unknown("preset", name, PRESETS)
     return PRESETS[name]
 
 

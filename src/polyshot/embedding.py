@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from polyshot.device import bf16_on
 from polyshot.errors import PolyshotError
 from polyshot.models.normalise import normalise
 from polyshot.models.resnet import Block, ResNet
 from polyshot.models.views import Views, over_views
+from polyshot.util.device import bf16_on
 
 Images = NDArray[np.uint8] | Tensor
 """uint8 ``[n, 3, size, size]`` (an array, also a memory map, or a tensor), or float in [0, 1]."""

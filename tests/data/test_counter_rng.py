@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyshot.data import counter_rng
 from polyshot.data.draws import draw_distinct
+from polyshot.util import counter_rng
 
 
 def test_the_numbers_are_pinned() -> None:

@@ -13,7 +13,7 @@ from polyshot.config import AdaptationConfig
 from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
-from polyshot.data.toy_packs import draw_packs
+from polyshot.data.toy.packs import draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.embed import EmbeddingCache, embed_pack
 from polyshot.evaluation.evaluate import (
@@ -26,9 +26,9 @@ from polyshot.evaluation.evaluate import (
 )
 from polyshot.evaluation.results import append_results, read_results
 from polyshot.evaluation.stats import interval
-from polyshot.methods.readout import predict
-from polyshot.methods.rules import rule
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
+from polyshot.predict.readout import predict
+from polyshot.predict.rules import rule
 
 from ..conftest import make_domain
 from ..pools import SIZE, SMALL, random_pool

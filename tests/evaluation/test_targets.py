@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from polyshot.config import AdaptationConfig
+from polyshot.data import table as batches
 from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
-from polyshot.data.toy_packs import draw_packs
+from polyshot.data.toy.packs import draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.cost import pass_cost
 from polyshot.evaluation.measure import Meter, answer
@@ -21,8 +22,7 @@ from polyshot.methods.method import Fitted, Method
 from polyshot.methods.pool_rules import PoolWithRule
 from polyshot.methods.prototypes import Prototypes
 from polyshot.models.resnet import ResNet, ResNetConfig
-from polyshot.pool import Pool
-from polyshot.training import batches
+from polyshot.pool.pool import Pool
 from polyshot.training.world import World
 
 from ..experiments.small_worlds import ONE_SHOT, SHAPE, SMALL, pack_of

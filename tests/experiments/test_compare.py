@@ -11,11 +11,11 @@ from polyshot.data.pack import Pack, PackWriter
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.splits import ClassSplit
 from polyshot.errors import PolyshotError
+from polyshot.evaluation.compare import as_text, label, rows, with_averages
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.shares import member_shares
 from polyshot.evaluation.stats import interval
 from polyshot.experiments import confusion
-from polyshot.experiments.compare import as_text, label, rows, with_averages
 from polyshot.experiments.confusion import confusion_picture
 from polyshot.experiments.page_tables import Cell, Row
 from polyshot.experiments.sizes import paper_sizes, pool_sizes

@@ -10,13 +10,13 @@ import torch
 
 from polyshot.config import override, preset
 from polyshot.data.pack import Pack
-from polyshot.data.toy_packs import draw_packs
+from polyshot.data.toy.packs import draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.experiments.grid_reader import read_grid
 from polyshot.experiments.protocols import PROTOCOLS
 from polyshot.experiments.report import write_report
 from polyshot.experiments.runner import Summary, reproduce
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
 from polyshot.training.world import World
 
 from .small_worlds import SHAPE, SMALL, pack_of

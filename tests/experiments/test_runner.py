@@ -21,10 +21,10 @@ from polyshot.experiments.grid_reader import read_grid
 from polyshot.experiments.runner import BAR, Summary, reproduce
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import METHODS, Fitted, Method, find_methods
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
 from polyshot.training import grown_world
-from polyshot.training.locks import locked
 from polyshot.training.world import World
+from polyshot.util.locks import locked
 
 from .small_worlds import SHAPE, SMALL, pack_of, states
 

@@ -9,10 +9,10 @@ from torch import Tensor
 from polyshot.config import AdaptationConfig, BaseConfig, Config, ModulatorConfig, SelectorConfig
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
-from polyshot.data.toy_packs import draw_packs
+from polyshot.data.table import Images
+from polyshot.data.toy.packs import draw_packs
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.models.resnet import ResNetConfig
-from polyshot.training.batches import Images
 from polyshot.training.step import Report
 from polyshot.training.tasks import TaskSet
 from polyshot.training.world import World

@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyshot.config import AdaptationConfig
-from polyshot.data import counter_rng
-from polyshot.methods.adaptation import adapt_heads, head_inputs, head_logits
 from polyshot.models.heads import Metric
+from polyshot.predict.adapt.head import adapt_heads, head_inputs, head_logits
+from polyshot.util import counter_rng
 
 RECIPES = {
     "prototypes": AdaptationConfig(steps=40),

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig
-from polyshot.methods.familiar import NEARLY_ALL, familiar
-from polyshot.methods.readout import predict
 from polyshot.methods.tasks import Tasks
-from polyshot.pool import Pool
-from polyshot.task_statistics import SourceTasks, TaskSample
+from polyshot.pool.pool import Pool
+from polyshot.pool.statistics import SourceTasks, TaskSample
+from polyshot.predict.familiar import NEARLY_ALL, familiar
+from polyshot.predict.readout import predict
 
 from ..pools import SMALL, random_pool
 from .test_tsa import picture_tasks

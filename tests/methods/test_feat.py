@@ -11,11 +11,11 @@ from polyshot.config import AdaptationConfig
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.methods import feat
-from polyshot.methods.adaptation import adapt_heads, head_logits
 from polyshot.methods.feat import Feat, FeatLearner, wanted_attention
 from polyshot.models.attention import QueryAttention
 from polyshot.models.heads import Metric
 from polyshot.models.resnet import ResNetConfig
+from polyshot.predict.adapt.head import adapt_heads, head_logits
 from polyshot.training.episodic import EpisodeBatch
 
 from ..models.reference import random_base

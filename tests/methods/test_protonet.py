@@ -9,17 +9,17 @@ import torch
 from polyshot.config import AdaptationConfig
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
-from polyshot.methods.adaptation import adapt_heads, head_logits
 from polyshot.methods.finetune import FittedHead
 from polyshot.methods.method import METHODS, find_methods
 from polyshot.methods.pool_rules import PoolWithRule
 from polyshot.methods.protonet import ProtoNetLearner, episodic_plan
 from polyshot.methods.prototypes import Prototypes
-from polyshot.methods.readout import opinion
-from polyshot.methods.rules import rule
 from polyshot.methods.simple_avg import Average
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.models.modulators import fold
+from polyshot.predict.adapt.head import adapt_heads, head_logits
+from polyshot.predict.readout import opinion
+from polyshot.predict.rules import rule
 from polyshot.training.episodic import EpisodeBatch
 from polyshot.training.world import World
 

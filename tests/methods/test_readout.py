@@ -9,12 +9,12 @@ from torch import Tensor
 
 from polyshot.config import AdaptationConfig
 from polyshot.errors import PolyshotError
-from polyshot.methods.readout import Adaptation, predict, predict_tasks
-from polyshot.methods.rules import RULES, rule
-from polyshot.methods.sureness import sureness, tempered
 from polyshot.methods.tasks import IndexedTasks, Tasks, shots_of
 from polyshot.models.heads import Metric
 from polyshot.models.modulators import Kind
+from polyshot.predict.readout import Adaptation, predict, predict_tasks
+from polyshot.predict.rules import RULES, rule
+from polyshot.predict.temperature import sureness, tempered
 
 from ..pools import random_pool, random_tasks
 

@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from polyshot.errors import PolyshotError
-from polyshot.methods.rules import RULES, rule
+from polyshot.predict.rules import RULES, rule
 
 from ..pools import random_pool, random_tasks
 

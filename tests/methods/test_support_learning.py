@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig
-from polyshot.methods.adadelta import Adadelta
-from polyshot.methods.opinions import form_opinion
-from polyshot.methods.pa import Maps, learn_maps
-from polyshot.methods.support_learning import (
+from polyshot.models.heads import Metric, prototypes
+from polyshot.predict.adapt.adadelta import Adadelta
+from polyshot.predict.adapt.learn import (
     _learn,
     _loss,
     compact,
@@ -22,7 +21,8 @@ from polyshot.methods.support_learning import (
     judge,
     learn_tasks,
 )
-from polyshot.models.heads import Metric, prototypes
+from polyshot.predict.adapt.pa import Maps, learn_maps
+from polyshot.predict.opinions import form_opinion
 
 ALWAYS = AdaptationConfig(updates=10, rates=(0.5,))
 CHOICE = AdaptationConfig(updates=10, rates=(0.05, 0.5))

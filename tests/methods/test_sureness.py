@@ -7,10 +7,10 @@ import torch
 
 from polyshot.config import Config, to_dict
 from polyshot.data.shapes import EpisodeShape
-from polyshot.methods.readout import predict
-from polyshot.methods.sureness import sureness, tempered
 from polyshot.methods.tasks import Tasks, shots_of
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
+from polyshot.predict.readout import predict
+from polyshot.predict.temperature import sureness, tempered
 
 from .test_tsa import random_pool
 

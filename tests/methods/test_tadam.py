@@ -7,12 +7,12 @@ from polyshot.config import AdaptationConfig
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.methods import image_tasks, tadam
-from polyshot.methods.readout import opinion
 from polyshot.methods.tadam import Tadam, TadamLearner, auxiliary_share, convergence
 from polyshot.models.conditioned import TaskConditions, embed_conditioned
 from polyshot.models.heads import Metric, prototype_logits, prototypes
 from polyshot.models.modulators import Modulator, embed_member
 from polyshot.models.resnet import ResNetConfig, Stem, modulated_layers
+from polyshot.predict.readout import opinion
 from polyshot.training.episodic import EpisodeBatch
 
 from ..models.reference import assert_near, copied, random_base, same_states

@@ -13,22 +13,22 @@ from torch.func import functional_call
 from polyshot.config import AdaptationConfig
 from polyshot.errors import PolyshotError
 from polyshot.methods import inner_loop
-from polyshot.methods.blend import blended
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.pool_rules import PoolWithRule
-from polyshot.methods.readout import predict, predict_tasks
-from polyshot.methods.rules import rule
-from polyshot.methods.sureness import sureness
 from polyshot.methods.tasks import IndexedTasks, shots_of
-from polyshot.methods.tsa import Networks, learn_own_networks
-from polyshot.methods.weights import by_selector
 from polyshot.models.heads import Metric, prototype_logits, prototypes
 from polyshot.models.modulators import Kind, blend, fold
 from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet, modulated_layers
 from polyshot.models.task_modulators import stem
 from polyshot.models.views import CROPS, seen
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
+from polyshot.predict.adapt.tsa import Networks, learn_own_networks
+from polyshot.predict.blend import blended
+from polyshot.predict.readout import predict, predict_tasks
+from polyshot.predict.rules import rule
+from polyshot.predict.temperature import sureness
+from polyshot.predict.weights import by_selector
 
 from ..pools import SIZE, random_pool, random_tasks
 

@@ -7,10 +7,13 @@ import torch
 import torch.nn.functional as F
 
 from polyshot.errors import PolyshotError
-from polyshot.methods.familiar import familiar
-from polyshot.methods.rules import rule
 from polyshot.methods.tasks import Tasks
-from polyshot.methods.weights import (
+from polyshot.models.heads import Metric
+from polyshot.pool.pool import Pool
+from polyshot.pool.statistics import SourceTasks, TaskSample
+from polyshot.predict.familiar import familiar
+from polyshot.predict.rules import rule
+from polyshot.predict.weights import (
     automatic,
     by_leave_one_out,
     by_selector,
@@ -18,9 +21,6 @@ from polyshot.methods.weights import (
     leave_one_out,
     uniform,
 )
-from polyshot.models.heads import Metric
-from polyshot.pool import Pool
-from polyshot.task_statistics import SourceTasks, TaskSample
 
 from ..pools import random_pool, random_tasks
 
@@ -140,7 +140,7 @@ def test_sur_classifies_left_out_images_better_than_equal_weights() -> None:
 
     def loss(weights: torch.Tensor) -> torch.Tensor:
         """Of single members with these weights in their place: an upper bound is not enough."""
-        from polyshot.methods.weights import _left_out, _losses
+        from polyshot.predict.weights import _left_out, _losses
 
         held = _left_out(pool, tasks)
         assert held is not None

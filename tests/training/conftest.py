@@ -8,7 +8,7 @@ import pytest
 from polyshot.config import BaseConfig, Config, ModulatorConfig, SelectorConfig
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
-from polyshot.data.toy_packs import draw_packs
+from polyshot.data.toy.packs import draw_packs
 from polyshot.models.resnet import ResNetConfig
 
 SHAPE = EpisodeShape(5, 2, 3)

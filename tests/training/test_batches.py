@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from polyshot.config import Config
 from polyshot.data.pack import Pack
+from polyshot.data.table import Batches, Images, Prefetch
 from polyshot.training.base import mixed, same_source_partner, train_base
-from polyshot.training.batches import Batches, Images, Prefetch
 from polyshot.training.metrics import Metrics
 
 CPU = torch.device("cpu")
@@ -78,7 +78,7 @@ def test_a_training_does_not_depend_on_where_its_images_lie(
 ) -> None:
     results = []
     for room in (1.0, 0.0):  # everything fits, nothing fits
-        monkeypatch.setattr("polyshot.training.batches.ROOM", room)
+        monkeypatch.setattr("polyshot.data.table.ROOM", room)
         folder = tmp_path / str(room)
         base, _ = train_base(packs, config, CPU, folder / "c.pt", Metrics(folder / "m"))
         results.append(base.state_dict())

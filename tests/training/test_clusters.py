@@ -14,10 +14,10 @@ from torch import Tensor
 from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
+from polyshot.data.table import Images
 from polyshot.errors import PolyshotError
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
 from polyshot.training.base import initial_base
-from polyshot.training.batches import Images
 from polyshot.training.clusters import (
     class_means,
     cluster,

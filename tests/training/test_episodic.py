@@ -11,11 +11,11 @@ from polyshot.config import Config
 from polyshot.data.augment import Augment
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
+from polyshot.data.table import Images
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.models.resnet import ResNet
 from polyshot.training.base import initial_base, validation_sets
-from polyshot.training.batches import Images
 from polyshot.training.episodic import (
     EpisodeBatch,
     EpisodicStep,

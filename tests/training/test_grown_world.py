@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from polyshot.config import Config, to_dict
-from polyshot.data.hashing import digest
 from polyshot.data.pack import Pack
-from polyshot.data.toy_packs import draw_packs
+from polyshot.data.toy.packs import draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.targets import TargetTasks
 from polyshot.methods.method import find_methods
@@ -20,6 +19,7 @@ from polyshot.training.folder import identity
 from polyshot.training.grown_world import GrownWorld, make_world
 from polyshot.training.step import Report
 from polyshot.training.world import World
+from polyshot.util.hashing import digest
 
 from .conftest import SHAPE, SMALL
 from .test_world import Steps

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from polyshot.config import Config
 from polyshot.data.augment import STRONG
 from polyshot.data.pack import Pack
-from polyshot.data.toy_packs import draw_packs
+from polyshot.data.toy.packs import draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.methods.tasks import Tasks
-from polyshot.pool import Pool
-from polyshot.task_statistics import KEPT, SourceTasks, TaskSample
+from polyshot.pool.pool import Pool
+from polyshot.pool.statistics import KEPT, SourceTasks, TaskSample
 from polyshot.training.growth import (
     add_domain,
     growth_config,
@@ -98,7 +98,7 @@ def test_statistics_know_all_members_on_new_tasks_and_the_old_ones_on_old_tasks(
 
 
 def test_what_is_kept_stays_small(tmp_path: Path) -> None:
-    from polyshot.task_statistics import sample, to_tensors
+    from polyshot.pool.statistics import sample, to_tensors
 
     tasks, answers = torch.rand(300, 512), torch.rand(300, 9)
     kept = SourceTasks(
@@ -324,7 +324,7 @@ def test_pools_of_the_first_format_are_read_and_damaged_statistics_are_not(
 
 
 def test_members_of_a_grown_pool_answer_as_before(pool: Pool, grown: Pool) -> None:
-    from polyshot.methods.readout import predict
+    from polyshot.predict.readout import predict
 
     generator = torch.Generator().manual_seed(0)
     support = torch.rand(4, 5, 5, 2, 32, generator=generator)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from polyshot.config import Config
 from polyshot.data.pack import Pack
+from polyshot.data.table import Images
 from polyshot.errors import PolyshotError
 from polyshot.models.modulators import Kind, embed_member
-from polyshot.training.batches import Images
 from polyshot.training.joint import JointClassifier, JointStep, SourceBatches, rows_of_sources
 from polyshot.training.run import train
 

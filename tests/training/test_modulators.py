@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from polyshot.config import Config
 from polyshot.data.augment import Augment, augment
 from polyshot.data.pack import Pack
+from polyshot.data.table import Images
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.models.normalise import normalise
 from polyshot.training.base import initial_base, validation_sets
-from polyshot.training.batches import Images
 from polyshot.training.metrics import Metrics
 from polyshot.training.modulators import (
     ModulatorStep,

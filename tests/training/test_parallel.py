@@ -5,7 +5,7 @@ from pathlib import Path
 
 from polyshot.config import Config, to_dict
 from polyshot.data.pack import Pack
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
 from polyshot.training.run import train
 
 from .conftest import with_base

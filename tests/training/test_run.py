@@ -14,10 +14,10 @@ from safetensors.torch import save_file
 from polyshot.config import Config, ModulatorConfig, to_dict
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
-from polyshot.data.toy_packs import draw_packs
+from polyshot.data.toy.packs import draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.models.resnet import ResNet
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
 from polyshot.training.run import train
 
 from .conftest import step_files, with_base

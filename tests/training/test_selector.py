@@ -6,8 +6,8 @@ import torch
 
 from polyshot.config import Config
 from polyshot.data.pack import Pack
+from polyshot.data.table import Images
 from polyshot.training.base import initial_base, validation_sets
-from polyshot.training.batches import Images
 from polyshot.training.metrics import Metrics
 from polyshot.training.selector import Examples, examples, fit_scale, train_selector
 from polyshot.training.tasks import hits, log_likelihood

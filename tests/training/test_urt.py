@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
-from polyshot.methods.rules import rule
 from polyshot.methods.tasks import Tasks
 from polyshot.models.urt import MemberAttention
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
+from polyshot.predict.rules import rule
 from polyshot.training.metrics import Metrics
 from polyshot.training.run import train
 from polyshot.training.urt import Sights, fewer_tasks, train_attention

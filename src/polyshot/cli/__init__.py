@@ -9,12 +9,13 @@ from typing import Annotated, NoReturn
 import typer
 
 from polyshot import __version__
-from polyshot.cli import experiments, pool
+from polyshot.cli import experiments
+from polyshot.cli import train as pool
 from polyshot.cli.card import card
 from polyshot.cli.classify import classify, example
 from polyshot.cli.data import data
 from polyshot.cli.evaluate import evaluate
-from polyshot.cli.pools import pools
+from polyshot.cli.pool import pools
 from polyshot.cli.report import report
 from polyshot.errors import PolyshotError
 
@@ -89,8 +90,8 @@ def doctor() -> None:
     """Check the installation: versions, device, memory, extras, and whether bf16 really works."""
     from rich.text import Text
 
-    from polyshot.display import out, table
-    from polyshot.doctor import examine
+    from polyshot.cli.display import out, table
+    from polyshot.cli.doctor import examine
 
     checks = examine()
     colours = {"ok": "green", "note": "yellow", "bad": "red"}

@@ -32,7 +32,7 @@ def card(
     Example: polyshot card run/pool --packs packs --results results.jsonl --out CARD.md
     """
     from polyshot.experiments.page import write_file
-    from polyshot.shipping.default import CARD, pool_path
+    from polyshot.pool.default import CARD, pool_path
 
     folder = pool_path(pool)
     written = folder / CARD
@@ -51,7 +51,7 @@ def _describe(pool: Path, results: list[Path], packs: Path | None) -> str:
     from polyshot.data.pack import open_packs
     from polyshot.evaluation.results import read_results
     from polyshot.experiments.card import card as describe
-    from polyshot.pool import Pool
+    from polyshot.pool.pool import Pool
 
     measured = [result for file in results for result in read_results(file)]
     return describe(Pool.load(pool), measured, open_packs(packs) if packs else [])

@@ -55,14 +55,14 @@ def classify(
 
     Example: polyshot classify --support photos/ --query new/
     """
-    from polyshot.classifier import label_files
-    from polyshot.device import best_device
-    from polyshot.display import out as console
-    from polyshot.display import progress, table
-    from polyshot.pool import Pool
-    from polyshot.shipping.default import pool_path
+    from polyshot.classifier.classifier import label_files
+    from polyshot.cli.display import out as console
+    from polyshot.cli.display import progress, table
+    from polyshot.pool.default import pool_path
+    from polyshot.pool.pool import Pool
+    from polyshot.util.device import best_device
 
-    loaded = Pool.load(pool_path(pool), best_device(device)).looking(views)
+    loaded = Pool.load(pool_path(pool), best_device(device)).with_views(views)
     with progress("images") as report:
         answer = label_files(loaded, support, query, rule, adaptation, report, none_rate)
     typer.echo(answer.summary)
@@ -107,7 +107,7 @@ def example(
     Example: polyshot example example/ && polyshot classify --support example/support --query
     example/query
     """
-    from polyshot.shipping.example import draw_example
+    from polyshot.data.toy.example import draw_example
 
     made = draw_example(out, domain, classes, shot, queries, seed)
     typer.echo(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polyshot.cli.options import DropSmall, EpisodeSeed, Part, Queries, ShareGroups, Shot, Way
-from polyshot.errors import PolyshotError, some
+from polyshot.errors import PolyshotError, join_names
 
 if TYPE_CHECKING:
     from polyshot.data.importer import Imported
@@ -86,9 +86,9 @@ def data_import(
 
     Example: polyshot data import photos/ --out packs
     """
+    from polyshot.cli.display import progress
     from polyshot.data.importer import ImportOptions, import_source
     from polyshot.data.readers import ReadOptions
-    from polyshot.display import progress
 
     options = ImportOptions(
         size=size,
@@ -121,8 +121,8 @@ def data_toy(
     workers: Workers = None,
 ) -> None:
     """Draw the embedded domains: images made by code, nothing is downloaded."""
-    from polyshot.data.toy_packs import draw_packs
-    from polyshot.display import progress
+    from polyshot.cli.display import progress
+    from polyshot.data.toy.packs import draw_packs
 
     names = tuple(filter(None, only.split(",")))
     with progress("images") as report:
@@ -134,8 +134,8 @@ def data_list(folder: Packs) -> None:
     """Show the packs of a folder: classes, images, how many a class, groups, hash."""
     import numpy as np
 
+    from polyshot.cli.display import out, table
     from polyshot.data.pack import Pack, find_packs
-    from polyshot.display import out, table
 
     columns = (
         "domain",
@@ -201,9 +201,9 @@ def data_split(
     ] = None,
 ) -> None:
     """Show a pack's class split, or record another one in it."""
+    from polyshot.cli.display import out, table
     from polyshot.data.pack import Pack
     from polyshot.data.splits import PARTS, read_split_file, split_classes
-    from polyshot.display import out, table
 
     opened = Pack.open(pack)
     names, split = opened.domain.class_names, opened.domain.split
@@ -284,5 +284,5 @@ def _say_imported(one: "Imported") -> None:
         return
     typer.echo(f"wrote {one.pack.path}: {what}, hash {one.pack.hash[:12]}")
     if one.skipped:
-        named = some((f"{bad.where} ({bad.kind})" for bad in one.skipped), limit=3)
+        named = join_names((f"{bad.where} ({bad.kind})" for bad in one.skipped), limit=3)
         typer.echo(f"  left out {len(one.skipped):,} unreadable files: {named}", err=True)

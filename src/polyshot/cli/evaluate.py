@@ -96,8 +96,7 @@ def evaluate(
 
     Example: polyshot evaluate photos/
     """
-    from polyshot.device import best_device
-    from polyshot.display import progress
+    from polyshot.cli.display import progress
     from polyshot.evaluation.embed import EmbeddingCache
     from polyshot.evaluation.evaluate import confusion as count_confusions
     from polyshot.evaluation.evaluate import evaluate as measure
@@ -106,10 +105,11 @@ def evaluate(
     from polyshot.experiments.evaluation_page import rules_of, write_evaluation
     from polyshot.experiments.own_data import Wish, holds_packs, open_targets
     from polyshot.experiments.sheet import save_picture
-    from polyshot.pool import Pool
-    from polyshot.shipping.default import pool_path
+    from polyshot.pool.default import pool_path
+    from polyshot.pool.pool import Pool
+    from polyshot.util.device import best_device
 
-    loaded = Pool.load(pool_path(pool), best_device(device)).looking(views)
+    loaded = Pool.load(pool_path(pool), best_device(device)).with_views(views)
     packed = holds_packs(images)
     asked = names_in(methods) or (["auto", "select", "average"] if packed else rules_of(loaded))
     rules = list(dict.fromkeys(["base", *asked]))

@@ -45,9 +45,9 @@ Options = Annotated[
 
 def methods() -> None:
     """List every method and every rule of pools, each with its paper and one line."""
-    from polyshot.display import out, table
+    from polyshot.cli.display import out, table
     from polyshot.methods.method import find_methods
-    from polyshot.methods.rules import RULES
+    from polyshot.predict.rules import RULES
 
     rows = [
         (method.name, method.about, ", ".join(method.adaptations), method.paper)
@@ -139,15 +139,15 @@ def reproduce(
 
     Example: polyshot reproduce seen unseen --data packs --preset strong --out grid
     """
-    from polyshot.device import best_device
-    from polyshot.display import out as console
-    from polyshot.display import progress, table
+    from polyshot.cli.display import out as console
+    from polyshot.cli.display import progress, table
     from polyshot.engines.local import Helper, helped, lost, process_count
     from polyshot.experiments.grid import GridFolder
     from polyshot.experiments.protocols import default_episodes, find_protocols, shapes_of
     from polyshot.experiments.report_plain import size_table
     from polyshot.experiments.runner import BAR
     from polyshot.experiments.runner import reproduce as run
+    from polyshot.util.device import best_device
 
     wanted = find_protocols(names)
     if any(protocol.kind == "parameters" for protocol in wanted):
@@ -221,12 +221,12 @@ def tune(
 
     Example: polyshot tune protonet feat --data packs --preset strong --out grid
     """
-    from polyshot.device import best_device
-    from polyshot.display import out as console
-    from polyshot.display import progress, table
+    from polyshot.cli.display import out as console
+    from polyshot.cli.display import progress, table
     from polyshot.experiments.grid import GridFolder
     from polyshot.experiments.tune import BAR
     from polyshot.experiments.tune import tune as run
+    from polyshot.util.device import best_device
 
     config, overrides, _ = _config(preset, settings or [])
     if overrides:
@@ -265,7 +265,7 @@ def _packs(
 ) -> "tuple[list[Pack], list[Pack]]":
     """Open the packs: those to train on, and the others."""
     from polyshot.data.pack import open_packs
-    from polyshot.data.toy_packs import keep_packs
+    from polyshot.data.toy.packs import keep_packs
     from polyshot.experiments.protocols import EMBEDDED, part_sources
 
     if data is not None:

@@ -1,131 +1,155 @@
-"""Commands that make pools and look inside: train, info, and the demo."""
+"""Commands that change pools: add a domain, remove one, list them, merge two pools."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from polyshot.cli.options import Device, names_in
-from polyshot.cli.tables import show_accuracies
+from polyshot.cli.options import Device
+from polyshot.pool.default import NAME
 
-Packs = Annotated[Path, typer.Argument(help="A folder of packs.", show_default=False)]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", help="Override an option of the preset: --set base.steps=100.", show_default=False
+pools = typer.Typer(help="Let pools grow: add, remove, list, merge.", no_args_is_help=True)
+
+PoolPath = Annotated[
+    str,
+    typer.Argument(
+        help="A pool: a folder made by 'train', or 'default', the one that ships.",
+        show_default=False,
     ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write the new pool here; without it, in place ('default' needs it).",
+        show_default=False,
+    ),
+]
+NoSelector = Annotated[
+    bool,
+    typer.Option("--no-selector", help="Go without a selector, where it cannot be trained anew."),
 ]
 
 
-def train(
-    packs: Packs,
-    out: Annotated[
-        Path,
-        typer.Option(help="Run folder; the pool is in it when all is done.", show_default=False),
-    ],
-    sources: Annotated[
-        str, typer.Option(help="Domains to train on: a,b,c; all if not given.", show_default=False)
-    ] = "",
-    preset: Annotated[
-        str, typer.Option(help="tiny (minutes on two cores), paper, or strong.")
-    ] = "strong",
-    step: Annotated[str, typer.Option(help="base, modulators, selector, or all.")] = "all",
-    seed: Annotated[int, typer.Option(help="Another seed, another training.")] = 0,
-    settings: Settings = None,
-    start: Annotated[
-        Path | None,
+@pools.command()
+def add(
+    pool: PoolPath,
+    pack: Annotated[Path, typer.Argument(help="The new domain's pack.", show_default=False)],
+    out: Out = None,
+    settings: Annotated[
+        list[str] | None,
         typer.Option(
-            help="Start the base from torchvision's ResNet-18 weights (safetensors).",
+            "--set",
+            help="Override an option of the pool's training: --set modulator.steps=500.",
             show_default=False,
         ),
     ] = None,
-    members_per_source: Annotated[
-        str,
-        typer.Option(
-            help="Members of each source, one for each cluster of its classes: a number, or auto.",
-            show_default=False,
-        ),
-    ] = "",
-    joint: Annotated[
-        bool, typer.Option("--joint", help="Train base and modulators together.")
-    ] = False,
+    no_selector: NoSelector = False,
     device: Device = None,
 ) -> None:
-    """Train a pool in three steps: base, a modulator for each source, selector.
+    """Add a domain: one modulator is trained, the base and all other members stay as they are.
 
-    Steps that are done are skipped; an interrupted run goes on where it was when started again.
+    The old images are not needed. Interrupted, the same command goes on; until it is done, the
+    pool stays as it was.
 
-    Example: polyshot train packs --sources flowers,signs --preset tiny --out run
+    Example: polyshot pool add run/pool packs/birds --out grown
     """
-    from dataclasses import replace
+    from polyshot.cli.display import progress
+    from polyshot.data.pack import Pack
+    from polyshot.training.edit import grow
 
-    from polyshot.config import override
-    from polyshot.config import preset as look_up
-    from polyshot.data.pack import open_packs
-    from polyshot.display import progress
-    from polyshot.training.run import train as run
-
-    options = [*(settings or []), *(["joint=true"] if joint else [])]
-    if members_per_source:
-        count = "0" if members_per_source == "auto" else members_per_source
-        options.append(f"modulator.members={count}")
-    config = override(replace(look_up(preset), seed=seed), options)
-    chosen = open_packs(packs, names_in(sources))
-    if not sources:
-        chosen = [pack for pack in chosen if pack.domain.split.train]
+    folder, place = _folders(pool, out)
+    opened = Pack.open(pack)
+    name = opened.domain.name
     with progress("images") as report:
-        pool = run(chosen, config, out, step=step, device=device, start=start, progress=report)
-    typer.echo(f"wrote {out / 'pool'}: {len(pool.members)} members, hash {pool.hash[:12]}")
-
-
-def info(
-    pool: Annotated[
-        str | None,
-        typer.Argument(
-            help="A pool, or 'default'; without one, the paper's sizes.", show_default=False
-        ),
-    ] = None,
-) -> None:
-    """Show what a pool holds: members, parameters, how it was trained; or the paper's sizes."""
-    from polyshot.display import out as console
-    from polyshot.display import table
-    from polyshot.experiments.sizes import paper_sizes, pool_sizes
-    from polyshot.pool import Pool
-    from polyshot.shipping.default import pool_path
-
-    if pool is None:
-        console.print(table(("what", "parameters"), paper_sizes()))
-        return
-    loaded = Pool.load(pool_path(pool))
-    config = loaded.about.get("config", {})
+        grown = grow(folder, opened, place, settings or [], not no_selector, device, report)
+    about = grown.about["steps"][f"modulator:{name}"]
     typer.echo(
-        f"{pool}: {len(loaded.members)} members ({loaded.kind} modulators), {loaded.size} px, "
-        f"{loaded.metric} metric, preset {config.get('preset', 'unknown')}, "
-        f"seed {config.get('seed', 'unknown')}, hash {loaded.hash[:12]}"
+        f"wrote {place}: {len(grown.members)} members, hash {grown.hash[:12]}; {name} has strength "
+        f"{about['strength']:g} and gains {100 * about['gain']:+.1f} points over the base on its "
+        "validation classes"
     )
-    console.print(
-        table(("member", "parameters", "strength", "scale", "validation"), pool_sizes(loaded))
-    )
+    if not about["strength"]:
+        typer.echo(f"The modulator of {name} did not help: its member is the base itself.")
 
 
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("demo"),
-    episodes: Annotated[int, typer.Option(min=2, help="Episodes of each target.")] = 600,
-    settings: Settings = None,
+@pools.command()
+def remove(
+    pool: PoolPath,
+    domain: Annotated[str, typer.Argument(help="Its name, see 'pool list'.", show_default=False)],
+    out: Out = None,
 ) -> None:
-    """Train a tiny pool on six embedded domains and test it on these and on two unseen ones.
+    """Remove a domain's members and all that the pool keeps of its tasks; nothing is trained.
 
-    Takes some minutes on two cores and ends with a page to look at. It can be interrupted and goes
-    on where it was.
+    Example: polyshot pool remove run/pool birds
     """
-    from polyshot.config import override, preset
-    from polyshot.display import progress
-    from polyshot.experiments.demo import run_demo
+    from polyshot.pool.pool import Pool
 
-    config = override(preset("tiny"), settings or [])
-    with progress("images") as report:
-        done = run_demo(out, config, episodes, report)
-    show_accuracies(done.results)
-    typer.echo(done.labelled)
-    typer.echo(f"The pool is in {out / 'run' / 'pool'}; it took {done.seconds / 60:.1f} minutes.")
-    typer.echo(f"Look at {done.page}")
+    folder, place = _folders(pool, out)
+    smaller = Pool.load(folder).remove(domain)
+    smaller.save(place)
+    typer.echo(f"wrote {place}: {len(smaller.members)} members, hash {smaller.hash[:12]}")
+
+
+@pools.command("list")
+def list_(pool: PoolPath = NAME) -> None:
+    """List a pool's members: strength, scale, validation, gain, and how they came in.
+
+    Example: polyshot pool list run/pool
+    """
+    from polyshot.cli.display import out as console
+    from polyshot.cli.display import table
+    from polyshot.pool.default import pool_path
+    from polyshot.pool.pool import Pool
+    from polyshot.training.edit import listing
+
+    loaded = Pool.load(pool_path(pool))
+    typer.echo(
+        f"{pool}: {len(loaded.members)} members ({loaded.kind}), {loaded.size} px, hash "
+        f"{loaded.hash[:12]}, base {loaded.member_hash(0)[:12]}"
+    )
+    columns = ("member", "strength", "scale", "validation", "gain", "came in", "hash")
+    console.print(table(columns, listing(loaded)))
+    if loaded.selector is None:
+        typer.echo("It has no selector.")
+    elif not loaded.statistics:
+        typer.echo("It keeps no statistics of its tasks: its selector cannot grow.")
+
+
+@pools.command()
+def merge(
+    one: PoolPath,
+    other: PoolPath,
+    out: Annotated[Path, typer.Option(help="Folder of the new pool.", show_default=False)],
+    no_selector: NoSelector = False,
+) -> None:
+    """Join two pools over one base; the selector is trained anew, in seconds.
+
+    Example: polyshot pool merge mine/pool yours/pool --out ours
+    """
+    from polyshot.cli.display import progress
+    from polyshot.pool.default import check_not_shipped, pool_path
+    from polyshot.pool.files import check_destination
+    from polyshot.pool.pool import Pool
+    from polyshot.training.edit import merge as join
+
+    check_not_shipped(out)
+    check_destination(out)
+    pair = [Pool.load(pool_path(each)) for each in (one, other)]
+    with progress("tasks") as report:
+        joint = join(pair[0], pair[1], not no_selector, report)
+    joint.save(out)
+    typer.echo(f"wrote {out}: {len(joint.members)} members, hash {joint.hash[:12]}")
+
+
+def _folders(pool: str, out: Path | None) -> tuple[Path, Path]:
+    """Return where a pool is and where the changed one goes; the one that ships is not changed."""
+    from polyshot.errors import PolyshotError
+    from polyshot.pool.default import check_not_shipped, pool_path
+
+    folder = pool_path(pool)
+    if out is None and pool == NAME:
+        raise PolyshotError(
+            "The pool that ships is not changed in place: name a folder with --out."
+        )
+    check_not_shipped(out or folder)
+    return folder, out or folder

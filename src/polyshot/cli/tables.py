@@ -18,10 +18,10 @@ def show_accuracies(results: "Sequence[Result]") -> None:
 
     Methods with adaptation have a table of their own; then comes how far probabilities are off.
     """
-    from polyshot.display import out as console
-    from polyshot.display import table
+    from polyshot.cli.display import out as console
+    from polyshot.cli.display import table
+    from polyshot.evaluation.compare import as_text, rows, with_averages
     from polyshot.experiments.calibration_tables import calibration_table
-    from polyshot.experiments.compare import as_text, rows, with_averages
 
     found = with_averages(rows(results))
     names = list(dict.fromkeys(name for row in found for name in row.cells))

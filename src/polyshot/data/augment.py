@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyshot.data import counter_rng
 from polyshot.errors import PolyshotError
+from polyshot.util import counter_rng
 
 LUMA = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in the grey that people see (ITU-R BT.601)."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from polyshot.data.domain import Domain
 from polyshot.data.draws import allows, most_shots
 from polyshot.data.shapes import EpisodeShape, VariableShape
-from polyshot.errors import PolyshotError, some
+from polyshot.errors import PolyshotError, join_names
 
 
 class Capacity:
@@ -73,5 +73,6 @@ class Capacity:
         apart = ", with no group in both support and query" if self.group_disjoint else ""
         return (
             f"{self.domain.name}: {len(small)} classes are too small, {needed} images are needed"
-            f"{apart}: {some(map(there, small), limit=3)}. Lower the shots or queries, or {remedy}."
+            f"{apart}: {join_names(map(there, small), limit=3)}. Lower the shots or queries, or "
+            f"{remedy}."
         )

@@ -10,9 +10,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from polyshot.data.hashing import digest
 from polyshot.data.splits import ClassSplit, split_classes
-from polyshot.errors import PolyshotError, some
+from polyshot.errors import PolyshotError, join_names
+from polyshot.util.hashing import digest
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +74,6 @@ def check_class_names(names: Sequence[str], where: str, keep_case: bool = False)
         alike[key].append(f"'{name}'")
     if doubles := [" and ".join(same) for same in alike.values() if len(same) > 1]:
         raise PolyshotError(
-            f"{where} has class names that mean the same: {some(doubles)}. "
+            f"{where} has class names that mean the same: {join_names(doubles)}. "
             "Merge or rename them, or pass --keep-case if upper and lower case differ on purpose."
         )

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyshot.data.counter_rng import bits
+from polyshot.util.counter_rng import bits
 
 FAR = torch.iinfo(torch.int64).max
 

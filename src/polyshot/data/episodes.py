@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyshot.data import counter_rng
 from polyshot.data.capacity import Capacity
-from polyshot.data.counter_rng import uniform
 from polyshot.data.domain import Domain
 from polyshot.data.draws import draw_distinct, draw_group_disjoint
-from polyshot.data.hashing import digest
 from polyshot.data.shapes import EpisodeShape, VariableShape, variable_numbers
 from polyshot.errors import PolyshotError
+from polyshot.util import counter_rng
+from polyshot.util.counter_rng import uniform
+from polyshot.util.hashing import digest
 
 CHUNK = 1 << 21
 """Elements of a working tensor: small enough for the caches, large enough to amortise a call."""

@@ -17,7 +17,7 @@ from polyshot.data.pack import Pack, PackWriter
 from polyshot.data.readers import Item, Listing, ReadOptions, open_source
 from polyshot.data.splits import read_split_file, split_classes
 from polyshot.data.workers import map_in_order
-from polyshot.errors import PolyshotError, near, some
+from polyshot.errors import PolyshotError, did_you_mean, join_names
 
 CHUNK = 32
 """Images a worker decodes before it reports: progress stays lively, messages stay few."""
@@ -97,7 +97,8 @@ def _choose(listings: Sequence[Listing], options: ImportOptions, path: Path) -> 
     for name in options.only:
         if name not in names:
             raise PolyshotError(
-                f"{path} has no domain '{name}', only {some(names)}.{near(name, names)}"
+                f"{path} has no domain '{name}', only "
+                f"{join_names(names)}.{did_you_mean(name, names)}"
             )
     for name in names:
         if not name or name.startswith(".") or "/" in name or "\\" in name:
@@ -113,7 +114,8 @@ def _check(listing: Listing, out: Path, options: ImportOptions) -> None:
     if listing.empty_classes and not options.skip_bad:
         raise PolyshotError(
             f"{listing.name}: {len(listing.empty_classes)} class folders without images: "
-            f"{some(listing.empty_classes)}. Fill or remove them, or pass --skip-bad to go on "
+            f"{join_names(listing.empty_classes)}. Fill or remove them, or pass --skip-bad to go "
+            "on "
             "without them."
         )
     folder = next(parent for parent in (out, *out.resolve().parents) if parent.exists())
@@ -207,8 +209,8 @@ def _numbered(listing: Listing, good: NDArray[np.bool_]) -> NDArray[np.int64] | 
 
 def _complaint(name: str, bad: Sequence[BadImage], total: int) -> str:
     kinds = Counter(fault.kind for fault in bad)
-    counts = some((f"{count} {kind}" for kind, count in kinds.most_common()), limit=8)
-    examples = some((f"{fault.where} ({fault.kind})" for fault in bad), limit=3)
+    counts = join_names((f"{count} {kind}" for kind, count in kinds.most_common()), limit=8)
+    examples = join_names((f"{fault.where} ({fault.kind})" for fault in bad), limit=3)
     return (
         f"{name}: {len(bad):,} of {total:,} files cannot be read ({counts}): {examples}. "
         "Repair or remove them, or pass --skip-bad to go on without them."

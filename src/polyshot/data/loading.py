@@ -17,7 +17,7 @@ from polyshot.data.readers import ReadOptions, folder
 from polyshot.data.readers.base import FileItem
 from polyshot.data.readers.layout import JUNK, SUFFIXES
 from polyshot.data.workers import cores
-from polyshot.errors import PolyshotError, some
+from polyshot.errors import PolyshotError, join_names
 
 ImageLike = str | Path | bytes | Image.Image | NDArray[Any] | torch.Tensor
 Images = ImageLike | Sequence[ImageLike]
@@ -62,7 +62,7 @@ def load_images(images: Images, size: int, report: Progress | None = None) -> ND
                 report("images", i + 1, len(items))
     if bad:
         which = "The image" if len(items) == 1 else f"{len(bad)} of {len(items)} images"
-        reasons = some(f"{one.where} ({one.kind})" for one in bad)
+        reasons = join_names(f"{one.where} ({one.kind})" for one in bad)
         raise PolyshotError(f"{which} cannot be read: {reasons}.")
     return np.stack(made)
 
@@ -93,7 +93,7 @@ def read_support(path: Path | str) -> tuple[list[Path], list[str]]:
         with folder.listings(path, ReadOptions()) as (listing,):
             if listing.empty_classes:
                 raise PolyshotError(
-                    f"{path} has classes without images: {some(listing.empty_classes)}. "
+                    f"{path} has classes without images: {join_names(listing.empty_classes)}. "
                     "Add images, or remove the folders."
                 )
             paths = [path / item.where for item in listing.items]
@@ -159,10 +159,12 @@ def _read_csv(path: Path) -> tuple[list[Path], list[str]]:
         if len(row) <= max(columns) or not all(row[i] for i in columns)
     ]
     if incomplete:
-        raise PolyshotError(f"{path} has rows without path or label: line {some(incomplete)}.")
+        raise PolyshotError(
+            f"{path} has rows without path or label: line {join_names(incomplete)}."
+        )
     files = [path.parent / row[columns[0]] for _, row in rows]
     if missing := [str(file) for file in files if not file.is_file()]:
-        raise PolyshotError(f"{path} names files that do not exist: {some(missing)}.")
+        raise PolyshotError(f"{path} names files that do not exist: {join_names(missing)}.")
     return files, [row[columns[1]] for _, row in rows]
 
 

@@ -19,10 +19,10 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from polyshot.data.domain import Domain
-from polyshot.data.hashing import digest, file_digest
 from polyshot.data.splits import PARTS, ClassSplit
-from polyshot.errors import PolyshotError, near, some
-from polyshot.folders import clean_up, put_in_place, read_description, temporary_name
+from polyshot.errors import PolyshotError, did_you_mean, join_names
+from polyshot.util.folders import clean_up, put_in_place, read_description, temporary_name
+from polyshot.util.hashing import digest, file_digest
 
 FORMAT = 1
 """Version of the layout. A reader refuses a newer one and knows how to read every older one."""
@@ -169,7 +169,7 @@ def find_packs(folder: Path | str) -> list[Path]:
     )
     if not found:
         raise PolyshotError(
-            f"There are no packs in {folder}: make some with 'polyshot data import' "
+            f"There are no packs in {folder}: make join_names with 'polyshot data import' "
             "or 'polyshot data toy'."
         )
     return found
@@ -181,7 +181,8 @@ def open_packs(folder: Path | str, names: Sequence[str] = ()) -> list[Pack]:
     for name in names:
         if name not in found:
             raise PolyshotError(
-                f"There is no pack '{name}' in {folder}, only {some(found)}.{near(name, found)}"
+                f"There is no pack '{name}' in {folder}, only "
+                f"{join_names(found)}.{did_you_mean(name, found)}"
             )
     return [Pack.open(found[name]) for name in names or found]
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from polyshot.data.counter_rng import uniform
 from polyshot.errors import PolyshotError
+from polyshot.util.counter_rng import uniform
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from polyshot.errors import PolyshotError, near, some
+from polyshot.errors import PolyshotError, did_you_mean, join_names
 
 PARTS = ("train", "val", "test")
 
@@ -45,7 +45,8 @@ class ClassSplit:
         if name not in PARTS:
             known = (*PARTS, "all")
             raise PolyshotError(
-                f"There is no part '{name}': choose from {', '.join(known)}.{near(name, known)}"
+                f"There is no part '{name}': choose from "
+                f"{', '.join(known)}.{did_you_mean(name, known)}"
             )
         ids: tuple[int, ...] = getattr(self, name)
         return ids
@@ -110,12 +111,16 @@ def split_from_names(given: object, class_names: Sequence[str], origin: str) -> 
     counts = Counter(member for members in parts.values() for member in members)
     ids = {name: i for i, name in enumerate(class_names)}
     if unknown := [name for name in counts if name not in ids]:
-        hint = near(unknown[0], ids)
-        raise PolyshotError(f"{origin} names classes that do not exist: {some(unknown)}.{hint}")
+        hint = did_you_mean(unknown[0], ids)
+        raise PolyshotError(
+            f"{origin} names classes that do not exist: {join_names(unknown)}.{hint}"
+        )
     if twice := [name for name, count in counts.items() if count > 1]:
-        raise PolyshotError(f"{origin} names classes twice, parts must not overlap: {some(twice)}.")
+        raise PolyshotError(
+            f"{origin} names classes twice, parts must not overlap: {join_names(twice)}."
+        )
     if missing := [name for name in class_names if name not in counts]:
-        raise PolyshotError(f"{origin} leaves classes out of every part: {some(missing)}.")
+        raise PolyshotError(f"{origin} leaves classes out of every part: {join_names(missing)}.")
     train, val, test = (tuple(sorted(ids[member] for member in parts[name])) for name in PARTS)
     return ClassSplit(train, val, test, rule="file")
 

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyshot.data.hashing import digest
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
-from polyshot.pool import Pool, Report
+from polyshot.pool.pool import Pool, Report
+from polyshot.util.hashing import digest
 
 
 class EmbeddingCache:

@@ -17,11 +17,11 @@ from polyshot.evaluation.calibration import calibration_error, first_choices
 from polyshot.evaluation.embed import EmbeddingCache, embed_pack
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.stats import interval
-from polyshot.memory import Done, in_parts
-from polyshot.methods.readout import Answers, check_adaptation, predict_tasks
-from polyshot.methods.rules import Rule, rule
 from polyshot.methods.tasks import IndexedTasks
-from polyshot.pool import Pool, Report
+from polyshot.pool.pool import Pool, Report
+from polyshot.predict.readout import Answers, check_adaptation, predict_tasks
+from polyshot.predict.rules import Rule, rule
+from polyshot.util.memory import Done, in_parts
 
 __all__ = ["Prepared", "Result", "class_accuracies", "confusion", "evaluate", "prepare"]
 

@@ -24,12 +24,12 @@ from polyshot.evaluation.cost import pass_cost
 from polyshot.evaluation.evaluate import describe, divergence_note, episodes_at_once
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.targets import TargetTasks
-from polyshot.memory import in_parts
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, check_adaptation
 from polyshot.models.views import VIEWS
 from polyshot.training.folder import device_name
 from polyshot.training.world import World
+from polyshot.util.memory import in_parts
 
 TIMED = {"cpu": 4, "cuda": 64}
 """Episodes whose solving is timed."""

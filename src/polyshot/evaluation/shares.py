@@ -7,8 +7,8 @@ from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.evaluation.embed import EmbeddingCache
 from polyshot.evaluation.evaluate import prepare
-from polyshot.methods.rules import rule
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
+from polyshot.predict.rules import rule
 
 
 def member_shares(

@@ -14,10 +14,10 @@ from torch import Tensor
 from polyshot.data.episodes import Episodes, EpisodeSampler
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
+from polyshot.data.table import Images
 from polyshot.errors import PolyshotError
 from polyshot.methods.image_tasks import ImageTasks, Kept
 from polyshot.models.views import Views
-from polyshot.training.batches import Images
 
 
 @dataclass(frozen=True, eq=False)

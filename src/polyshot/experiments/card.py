@@ -10,12 +10,12 @@ from polyshot import __version__
 from polyshot.config import from_dict, preset, to_dict
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
+from polyshot.evaluation.compare import label
 from polyshot.evaluation.results import Result
-from polyshot.experiments.compare import label
 from polyshot.experiments.report_tables import classes_in_words, method_order
 from polyshot.models.resnet import parameter_count
 from polyshot.models.views import VIEWS
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
 
 RESEARCH_DATA = {
     "actions": "people doing sports and daily actions, stills from the web",

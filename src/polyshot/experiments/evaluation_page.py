@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from polyshot.errors import PolyshotError
+from polyshot.evaluation.compare import BASELINE, rows
 from polyshot.evaluation.results import Result
 from polyshot.experiments.calibration_tables import calibration_section
-from polyshot.experiments.compare import BASELINE, rows
 from polyshot.experiments.own_data import Target
 from polyshot.experiments.page import write_page
 from polyshot.experiments.sheet import contact_sheet
-from polyshot.methods.rules import RULES, rule
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
+from polyshot.predict.rules import RULES, rule
 
 ADAPTATIONS = {
     "+ head": "a linear head learned on the support set",

@@ -19,9 +19,9 @@ from polyshot import __version__
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result, read_results
-from polyshot.training.files import read_json, write_json, write_text
 from polyshot.training.folder import environment
-from polyshot.training.locks import locked, locked_if_free
+from polyshot.util.files import read_json, write_json, write_text
+from polyshot.util.locks import locked, locked_if_free
 
 
 @dataclass(frozen=True)

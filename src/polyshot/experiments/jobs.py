@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from polyshot.config import Config
-from polyshot.data.hashing import digest
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError
+from polyshot.evaluation.compare import BASELINE
 from polyshot.evaluation.measure import Meter
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.targets import TargetTasks
 from polyshot.experiments.cells import Cell, Job, Measure
-from polyshot.experiments.compare import BASELINE
 from polyshot.experiments.contributions import contributions
 from polyshot.experiments.grid import GridFolder
 from polyshot.experiments.protocols import (
@@ -30,9 +29,10 @@ from polyshot.experiments.protocols import (
 from polyshot.experiments.settings import Overrides, settings_of
 from polyshot.methods.method import Fitted, Method, find_methods
 from polyshot.methods.pool_rules import PoolWithRule
-from polyshot.training.files import write_json
 from polyshot.training.grown_world import GrownWorld, make_world
 from polyshot.training.world import World, settings_mark
+from polyshot.util.files import write_json
+from polyshot.util.hashing import digest
 
 
 @dataclass(eq=False)

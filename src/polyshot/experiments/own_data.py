@@ -16,7 +16,7 @@ from polyshot.data.importer import Imported, ImportOptions, Progress, import_sou
 from polyshot.data.pack import Pack, open_packs
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.splits import ClassSplit
-from polyshot.errors import PolyshotError, some
+from polyshot.errors import PolyshotError, join_names
 
 LARGEST = EpisodeShape()
 """What is measured where the images allow it: 5 ways, 5 shots, 10 queries."""
@@ -145,14 +145,14 @@ def _own(imported: Imported, wish: Wish, group_disjoint: bool) -> Target:
     shape = choose_shape(domain, wish, group_disjoint)
     remarks = []
     if bad := imported.skipped:
-        named = some((f"{one.where} ({one.kind})" for one in bad), limit=3)
+        named = join_names((f"{one.where} ({one.kind})" for one in bad), limit=3)
         remarks.append(f"{domain.name}: {len(bad):,} unreadable files are left out: {named}.")
     kept = set(_fitting(domain, shape, group_disjoint))
     small = [name for i, name in enumerate(domain.class_names) if i not in kept]
     if small:
         remarks.append(
             f"{domain.name}: {len(small)} of {len(domain.class_names)} classes have fewer than "
-            f"{shape.shot + shape.queries} images and are left out: {some(small, 3)}."
+            f"{shape.shot + shape.queries} images and are left out: {join_names(small, 3)}."
         )
     if shape != wish.shape():
         remarks.append(

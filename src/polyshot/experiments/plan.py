@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from polyshot.config import Config
 from polyshot.data.pack import Pack
-from polyshot.errors import PolyshotError, near, some
+from polyshot.errors import PolyshotError, did_you_mean, join_names, unknown
 from polyshot.experiments.jobs import Wanted, methods_of
 from polyshot.experiments.protocols import PARTS, Protocol, Trial
 from polyshot.methods.method import Method, find_methods
-from polyshot.pool_files import check_domains
+from polyshot.pool.files import check_domains
 
 
 def check_wanted(
@@ -27,25 +27,25 @@ def check_wanted(
         raise PolyshotError("An interval needs at least 2 episodes of each cell.")
     if wanted.part not in PARTS:
         raise PolyshotError(
-            f"There is no part '{wanted.part}' to measure on, only {some(PARTS)}."
-            f"{near(wanted.part, PARTS)}"
+            f"There is no part '{wanted.part}' to measure on, only {join_names(PARTS)}."
+            f"{did_you_mean(wanted.part, PARTS)}"
         )
     known = list(dict.fromkeys(a for method in wanted.methods for a in method.adaptations))
     for name in wanted.only:
         if name not in known:
             raise PolyshotError(
-                f"None of the methods has an adaptation '{name}', only {some(known, 20)}."
-                f"{near(name, known)}"
+                f"None of the methods has an adaptation '{name}', only {join_names(known, 20)}."
+                f"{did_you_mean(name, known)}"
             )
     names = [pack.domain.name for pack in (*sources, *others)]
     if doubles := sorted({name for name in names if names.count(name) > 1}):
-        raise PolyshotError(f"Domains must have different names, these are twice: {some(doubles)}.")
+        raise PolyshotError(
+            f"Domains must have different names, these are twice: {join_names(doubles)}."
+        )
     check_domains(names)
     for name in targets:
         if name not in names:
-            raise PolyshotError(
-                f"There is no target '{name}', only {some(names, 20)}.{near(name, names)}"
-            )
+            raise unknown("target", name, names, 20)
     for pack in others:  # sources are checked by their world
         if pack.size != config.size:
             raise PolyshotError(
@@ -61,7 +61,8 @@ def check_methods(protocols: Sequence[Protocol], methods: Sequence[Method]) -> N
             known = [method.name for method in methods_of(protocol, find_methods())]
             raise PolyshotError(
                 f"'{protocol.name}' measures the base and methods over the pool, not "
-                f"{some([method.name for method in methods])}: take some of {some(known, 20)}."
+                f"{join_names([method.name for method in methods])}: take some of "
+                f"{join_names(known, 20)}."
             )
 
 
@@ -85,13 +86,14 @@ def wanted_trials(
             names = [pack.domain.name for pack in chosen if pack not in measured]
             if empty := [name for name in names if name in targets]:
                 raise PolyshotError(
-                    f"{some(empty)} has no {PARTS[own_part]}: leave it out of the targets, or "
+                    f"{join_names(empty)} has no {PARTS[own_part]}: leave it out of the targets, "
+                    "or "
                     "measure on another part."
                 )
             if measured:
                 found.append((protocol, replace(trial, targets=measured)))
     if not found:
-        what = some([protocol.name for protocol in protocols], 20)
+        what = join_names([protocol.name for protocol in protocols], 20)
         raise PolyshotError(
             f"There is nothing to measure in {what} with the targets asked for, on {PARTS[part]}."
         )

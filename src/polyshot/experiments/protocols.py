@@ -11,7 +11,7 @@ from typing import Literal
 from polyshot.config import Config, override
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
-from polyshot.errors import PolyshotError, near, some
+from polyshot.errors import PolyshotError, did_you_mean, join_names, unknown
 
 SHAPES = (EpisodeShape(5, 5, 10), EpisodeShape(5, 1, 10))
 """5-way 5-shot and 5-way 1-shot, the paper's two."""
@@ -189,12 +189,10 @@ PROTOCOLS: dict[str, Protocol] = {
 def find_protocols(names: Sequence[str]) -> list[Protocol]:
     """Look protocols up, each once."""
     if not names:
-        raise PolyshotError(f"Name what to reproduce: {some(PROTOCOLS, 20)}.")
+        raise PolyshotError(f"Name what to reproduce: {join_names(PROTOCOLS, 20)}.")
     for name in names:
         if name not in PROTOCOLS:
-            raise PolyshotError(
-                f"There is no protocol '{name}', only {some(PROTOCOLS, 20)}.{near(name, PROTOCOLS)}"
-            )
+            raise unknown("protocol", name, PROTOCOLS, 20)
     return [PROTOCOLS[name] for name in dict.fromkeys(names)]
 
 
@@ -207,12 +205,13 @@ def part_sources(packs: Sequence[Pack], names: Sequence[str]) -> tuple[list[Pack
     for name in names:
         if name not in known:
             raise PolyshotError(
-                f"There is no domain '{name}' to train on, only {some(known)}.{near(name, known)}"
+                f"There is no domain '{name}' to train on, only "
+                f"{join_names(known)}.{did_you_mean(name, known)}"
             )
     chosen = [p for p in packs if (p.domain.name in names if names else p.domain.split.train)]
     if not chosen:
         raise PolyshotError(
-            f"There is no domain to train on: {some(known)} have no training classes."
+            f"There is no domain to train on: {join_names(known)} have no training classes."
         )
     return chosen, [pack for pack in packs if pack not in chosen]
 

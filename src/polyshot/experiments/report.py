@@ -5,10 +5,10 @@ from dataclasses import replace
 from html import escape
 from pathlib import Path
 
-from polyshot.errors import some
+from polyshot.errors import join_names
+from polyshot.evaluation.compare import BASELINE
 from polyshot.experiments.calibration_tables import HEADING as CALIBRATION
 from polyshot.experiments.calibration_tables import calibration_tables
-from polyshot.experiments.compare import BASELINE
 from polyshot.experiments.grid_reader import Contributions, Grid, Shares, World, read_grid
 from polyshot.experiments.page import facts_list, html_page, paragraphs, write_file
 from polyshot.experiments.page_style import REPORT_STYLE
@@ -270,5 +270,5 @@ def _list(texts: Sequence[str]) -> str:
 
 def _world(world: World) -> str:
     seed = "" if world.seed is None else f"seed {world.seed}"
-    sources = f"sources {some(world.sources, 20)}" if world.sources else ""
+    sources = f"sources {join_names(world.sources, 20)}" if world.sources else ""
     return ", ".join(filter(None, (world.preset, seed, sources)))

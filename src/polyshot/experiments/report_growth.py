@@ -8,9 +8,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from polyshot.evaluation.compare import BASELINE
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.stats import combined
-from polyshot.experiments.compare import BASELINE
 from polyshot.experiments.page_tables import signed
 from polyshot.experiments.protocols import ADDED
 from polyshot.experiments.report_plain import UNKNOWN, PlainTable

@@ -4,9 +4,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from polyshot.evaluation.compare import label
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.stats import combined
-from polyshot.experiments.compare import label
 from polyshot.experiments.grid_reader import Contributions
 from polyshot.experiments.paper_numbers import (
     DATA_DIFFERS,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from polyshot.errors import some
+from polyshot.errors import join_names
 from polyshot.experiments.grid_reader import Grid
 from polyshot.experiments.report_plain import PlainTable
 
@@ -78,4 +78,4 @@ def _failure(what: str, error: str, when: str) -> str:
 
 
 def _joined(values: Iterable[object]) -> str:
-    return some((str(value) for value in values if value != ""), 20)
+    return join_names((str(value) for value in values if value != ""), 20)

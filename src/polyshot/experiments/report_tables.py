@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from polyshot.errors import PolyshotError
+from polyshot.evaluation.compare import BASELINE, label
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.stats import combined, interval, paired
-from polyshot.experiments.compare import BASELINE, label
 from polyshot.experiments.page_tables import Cell, Row, average
 from polyshot.experiments.protocols import PARTS, PROTOCOLS
 from polyshot.methods.method import find_methods

@@ -14,7 +14,7 @@ import torch
 from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
-from polyshot.errors import some
+from polyshot.errors import join_names
 from polyshot.evaluation.targets import TargetTasks
 from polyshot.experiments.cells import Cell, Job, Measure
 from polyshot.experiments.grid import GridFolder
@@ -22,12 +22,12 @@ from polyshot.experiments.jobs import Wanted, jobs_of
 from polyshot.experiments.plan import check_methods, check_wanted, wanted_trials
 from polyshot.experiments.protocols import SHAPES, find_protocols
 from polyshot.experiments.settings import Overrides
-from polyshot.memory import forget, free_memory
 from polyshot.methods.method import find_methods
 from polyshot.models.views import Views
 from polyshot.training.grown_world import make_world
 from polyshot.training.step import Report
 from polyshot.training.world import World
+from polyshot.util.memory import forget, free_memory
 
 BAR = "cells"
 """Name of the progress of the whole grid."""
@@ -58,7 +58,7 @@ class Summary:
         if self.elsewhere:
             text += f", {self.elsewhere} by other processes"
         if self.failed:
-            text += f", {len(self.failed)} failed: {some(self.failed, 1)}"
+            text += f", {len(self.failed)} failed: {join_names(self.failed, 1)}"
         return text + ("" if text.endswith(".") else ".")
 
 

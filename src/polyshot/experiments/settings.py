@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Any
 
 from polyshot.config import Config
-from polyshot.errors import PolyshotError, near, some
+from polyshot.errors import PolyshotError, did_you_mean, join_names
 from polyshot.methods.method import Method, find_methods
 
 Overrides = Mapping[str, Mapping[str, float]]
@@ -51,7 +51,7 @@ def _parsed(method: Method, text: str, option: str) -> tuple[str, float]:
     if setting not in known:
         raise PolyshotError(
             f"The option '{option}' names no setting of {method.name}, "
-            f"only {some(known, 20) or 'none are there'}.{near(setting, known)}"
+            f"only {join_names(known, 20) or 'none are there'}.{did_you_mean(setting, known)}"
         )
     try:
         number = float(value)

@@ -8,10 +8,10 @@ from matplotlib import font_manager
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from polyshot.data.counter_rng import key
 from polyshot.data.episodes import Episodes
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
+from polyshot.util.counter_rng import key
 
 GAP = 3
 MARGIN = 8

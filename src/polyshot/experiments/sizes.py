@@ -3,7 +3,7 @@
 from polyshot.models.modulators import Modulator
 from polyshot.models.resnet import ResNet, ResNetConfig, parameter_count
 from polyshot.models.selector import Selector
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
 
 PAPER_SOURCES = 8
 

@@ -14,14 +14,14 @@ import torch
 
 from polyshot.config import Config
 from polyshot.data.pack import Pack
-from polyshot.errors import PolyshotError, some
+from polyshot.errors import PolyshotError, join_names
 from polyshot.evaluation.measure import answer
 from polyshot.experiments.grid import GridFolder
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, find_methods
-from polyshot.training.files import write_json
 from polyshot.training.step import Report
 from polyshot.training.world import World
+from polyshot.util.files import write_json
 
 BAR = "points"
 """Name of the progress of the whole tuning."""
@@ -69,7 +69,7 @@ def tune(
     if names and (fixed := [method.name for method in methods if not method.grid]):
         tunable = [method.name for method in find_methods() if method.grid]
         raise PolyshotError(
-            f"There is nothing to tune in {some(fixed)}, only in {some(tunable, 20)}."
+            f"There is nothing to tune in {join_names(fixed)}, only in {join_names(tunable, 20)}."
         )
     methods = [method for method in methods if method.grid]
     grid = GridFolder(out)

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from polyshot.config import AdaptationConfig
 from polyshot.data.shapes import EpisodeShape
-from polyshot.methods.adaptation import adapt_heads, head_logits
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.protonet import episodic_plan, trainable
 from polyshot.models.attention import QueryAttention
 from polyshot.models.heads import Metric, prototypes
 from polyshot.models.resnet import ResNet, parameter_count
+from polyshot.predict.adapt.head import adapt_heads, head_logits
 from polyshot.training.device import seeded
 from polyshot.training.episodic import EpisodeBatch, Learner
 from polyshot.training.step import Group

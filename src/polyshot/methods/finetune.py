@@ -11,11 +11,11 @@ from torch import Tensor
 
 from polyshot.config import AdaptationConfig
 from polyshot.data.shapes import EpisodeShape
-from polyshot.methods.adaptation import adapt_heads, head_logits
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.models.heads import Metric
 from polyshot.models.resnet import ResNet, parameter_count
+from polyshot.predict.adapt.head import adapt_heads, head_logits
 
 if TYPE_CHECKING:
     from polyshot.training.world import World

@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyshot.data.shapes import EpisodeShape
-from polyshot.methods.adaptation import START_SCALE
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.inner_loop import learn_networks, tasks_at_once
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.models.heads import prototypes
 from polyshot.models.resnet import ResNet, parameter_count
 from polyshot.models.views import CROPS, VIEWS
+from polyshot.predict.adapt.head import START_SCALE
 
 if TYPE_CHECKING:
     from polyshot.training.world import World

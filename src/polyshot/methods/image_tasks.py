@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from polyshot.device import bf16_on
 from polyshot.models.normalise import normalise
 from polyshot.models.views import Views, over_views
+from polyshot.util.device import bf16_on
 
 Kept = WeakKeyDictionary[nn.Module, dict[Views, Tensor]]
 """Embeddings ``[n, d]`` of a table by networks."""

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyshot.device import bf16_on
 from polyshot.models.resnet import ResNet
 from polyshot.models.task_networks import embed_tasks, task_kernels
 from polyshot.models.views import VIEWS, View, Views, over_views, seen
+from polyshot.util.device import bf16_on
 
 AT_ONCE = {"cpu": 4, "cuda": 100}
 """Tasks of 5-way 5-shot that are learned side by side; more gain nothing."""

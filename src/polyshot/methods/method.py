@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from polyshot.data.shapes import EpisodeShape
-from polyshot.errors import PolyshotError, near, some
+from polyshot.errors import PolyshotError, join_names, unknown
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.models.modulators import Kind
 
@@ -99,9 +99,7 @@ def find_methods(names: Sequence[str] = ()) -> list[Method]:
 
     for name in names:
         if name not in METHODS:
-            raise PolyshotError(
-                f"There is no method '{name}', only {some(METHODS, 20)}.{near(name, METHODS)}"
-            )
+            raise unknown("method", name, METHODS, 20)
     return [METHODS[name] for name in names or METHODS]
 
 
@@ -109,5 +107,6 @@ def check_adaptation(method: Method, adaptation: str) -> None:
     """Refuse a further adaptation that a method does not know."""
     if adaptation not in method.adaptations:
         raise PolyshotError(
-            f"'{method.name}' knows the adaptations {some(method.adaptations)}, not '{adaptation}'."
+            f"'{method.name}' knows the adaptations {join_names(method.adaptations)}, not "
+            f"'{adaptation}'."
         )

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from polyshot.config import AdaptationConfig
 from polyshot.data.shapes import EpisodeShape
-from polyshot.methods.familiar import familiar
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, register
-from polyshot.methods.readout import predict_tasks
-from polyshot.methods.rules import RULES, rule
 from polyshot.methods.tasks import IndexedTasks
 from polyshot.models.modulators import Kind
 from polyshot.models.resnet import ResNet, parameter_count
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
+from polyshot.predict.familiar import familiar
+from polyshot.predict.readout import predict_tasks
+from polyshot.predict.rules import RULES, rule
 
 if TYPE_CHECKING:
     from polyshot.training.world import World
@@ -44,7 +44,7 @@ class PoolWithRule(Fitted):
     def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
         """Weigh the members' opinions: probabilities [E, Q, W]."""
         found = rule(self.rule, self.pool)
-        pool = self.pool.looking(tasks.views)  # as the tables are made
+        pool = self.pool.with_views(tasks.views)  # as the tables are made
         answers = predict_tasks(pool, self._indexed(tasks), [found], adaptation)
         self.diverged += int(answers.diverged.sum())
         return answers.probabilities[0]

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from polyshot.data.shapes import EpisodeShape
-from polyshot.device import bf16_on
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.inner_loop import (
     TaskNetworks,
@@ -28,6 +27,7 @@ from polyshot.models.heads import prototypes
 from polyshot.models.resnet import ResNet, parameter_count
 from polyshot.models.task_networks import task_kernels
 from polyshot.training.episodic import EpisodeBatch, Learner
+from polyshot.util.device import bf16_on
 
 if TYPE_CHECKING:
     from polyshot.training.world import World

@@ -14,9 +14,9 @@ from torch import Tensor
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Method, Settings, register
 from polyshot.methods.prototypes import Prototypes, prototypes_on
-from polyshot.methods.readout import opinion
 from polyshot.models.heads import Metric, prototype_logits, prototypes
 from polyshot.models.resnet import ResNet
+from polyshot.predict.readout import opinion
 from polyshot.training.episodic import EpisodeBatch, Learner, Plan
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.pool_rules import LEARNING, PoolWithRule, with_learning
-from polyshot.methods.readout import opinion
 from polyshot.models.heads import Metric
 from polyshot.models.resnet import ResNet, parameter_count
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
+from polyshot.predict.readout import opinion
 
 if TYPE_CHECKING:
     from polyshot.training.world import World

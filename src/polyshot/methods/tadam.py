@@ -23,20 +23,20 @@ from torch import Tensor, nn
 
 from polyshot.config import AdaptationConfig
 from polyshot.data.shapes import EpisodeShape
-from polyshot.device import bf16_on
-from polyshot.methods.adaptation import START_SCALE
 from polyshot.methods.feat import faster_than_base
 from polyshot.methods.image_tasks import BATCH, ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.protonet import episodic_plan, trainable
-from polyshot.methods.readout import opinion, prepared
 from polyshot.models.conditioned import TaskConditions, embed_conditioned
 from polyshot.models.heads import Metric, prototype_logits, prototypes
 from polyshot.models.resnet import ResNet, parameter_count
 from polyshot.models.views import over_views
+from polyshot.predict.adapt.head import START_SCALE
+from polyshot.predict.readout import opinion, prepared
 from polyshot.training.device import seeded
 from polyshot.training.episodic import EpisodeBatch, Learner, accuracy
 from polyshot.training.step import Group
+from polyshot.util.device import bf16_on
 
 if TYPE_CHECKING:
     from polyshot.training.world import World

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyshot.errors import PolyshotError, near, some
+from polyshot.errors import PolyshotError, did_you_mean, join_names
 
 Metric = Literal["euclidean", "cosine"]
 
@@ -48,8 +48,10 @@ def prototype_logits(
         return scale * (
             2 * cross - q.square().sum(-1)[..., :, None] - p.square().sum(-1)[..., None, :]
         )
-    hint = near(metric, get_args(Metric))
-    raise PolyshotError(f"Unknown metric '{metric}'.{hint} Known are {some(get_args(Metric))}.")
+    hint = did_you_mean(metric, get_args(Metric))
+    raise PolyshotError(
+        f"Unknown metric '{metric}'.{hint} Known are {join_names(get_args(Metric))}."
+    )
 
 
 def leave_one_out_logits(

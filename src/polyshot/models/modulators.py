@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from polyshot.errors import PolyshotError, near, some
+from polyshot.errors import PolyshotError, did_you_mean, join_names
 from polyshot.models.resnet import BN_EPS, ModulatedLayer, ResNet, ResNetConfig, modulated_layers
 
 Kind = Literal["conv1x1", "channel"]
@@ -40,9 +40,9 @@ class Modulator(nn.Module):
     def __init__(self, config: ResNetConfig, kind: Kind = "conv1x1") -> None:
         super().__init__()
         if kind not in get_args(Kind):
-            hint = near(kind, get_args(Kind))
+            hint = did_you_mean(kind, get_args(Kind))
             raise PolyshotError(
-                f"Unknown modulator kind '{kind}'.{hint} Known are {some(get_args(Kind))}."
+                f"Unknown modulator kind '{kind}'.{hint} Known are {join_names(get_args(Kind))}."
             )
         self.config = config
         self.kind = kind
@@ -213,5 +213,5 @@ def _check_alike(modulators: Sequence[Modulator]) -> None:
     kinds = sorted({f"{modulator.kind} of {modulator.config}" for modulator in modulators})
     if len(kinds) != 1:
         raise PolyshotError(
-            f"Modulators must be of one kind and shape, not {some(kinds) or 'none at all'}."
+            f"Modulators must be of one kind and shape, not {join_names(kinds) or 'none at all'}."
         )

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
-from polyshot.errors import PolyshotError, near, some
+from polyshot.errors import PolyshotError, did_you_mean, join_names
 
 Stem = Literal["imagenet", "small", "small/2"]
 
@@ -30,9 +30,9 @@ class ResNetConfig:
         if self.width < 1:
             raise PolyshotError(f"The width of a ResNet must be at least 1, not {self.width}.")
         if self.stem not in get_args(Stem):
-            hint = near(self.stem, get_args(Stem))
+            hint = did_you_mean(self.stem, get_args(Stem))
             raise PolyshotError(
-                f"Unknown stem '{self.stem}'.{hint} Known are {some(get_args(Stem))}."
+                f"Unknown stem '{self.stem}'.{hint} Known are {join_names(get_args(Stem))}."
             )
 
     @property
@@ -148,7 +148,7 @@ def load_base(model: ResNet, state_dict: Mapping[str, Tensor]) -> None:
         if k in given and given[k].shape != wanted[k].shape
     ]
     faults = {"missing keys": missing, "unknown keys": unknown, "wrong shapes": shapes}
-    found = "; ".join(f"{fault}: {some(keys, 3)}" for fault, keys in faults.items() if keys)
+    found = "; ".join(f"{fault}: {join_names(keys, 3)}" for fault, keys in faults.items() if keys)
     if found:
         raise PolyshotError(
             f"These weights do not fit a ResNet-18 of width {model.config.width} with the "

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyshot.errors import PolyshotError, near, some
+from polyshot.errors import unknown
 
 Views = Literal["one", "three", "five"]
 
@@ -45,7 +45,7 @@ def check_views(name: str) -> Views:
     for known in VIEWS:
         if known == name:
             return known
-    raise PolyshotError(f"There are no views '{name}', only {some(VIEWS)}.{near(name, VIEWS)}")
+    raise unknown("views", name, VIEWS)
 
 
 def over_views(embed: Callable[[Tensor], Tensor], images: Tensor, views: Views) -> Tensor:

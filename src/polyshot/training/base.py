@@ -12,21 +12,21 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from polyshot.config import Config, Layer
-from polyshot.data import counter_rng
 from polyshot.data.augment import WEAK, Augment, chances, recolour, resample
 from polyshot.data.pack import Pack
-from polyshot.device import bf16_on
+from polyshot.data.table import Batches, Images
 from polyshot.errors import PolyshotError
 from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet, load_base
 from polyshot.training import parallel
-from polyshot.training.batches import Batches, Images
 from polyshot.training.device import can_compile, graphed, on_device, seeded
-from polyshot.training.files import read_weights
 from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
 from polyshot.training.step import Best, Group, Report, Schedule, decayed_by_kind
 from polyshot.training.tasks import TaskSet
+from polyshot.util import counter_rng
+from polyshot.util.device import bf16_on
+from polyshot.util.files import read_weights
 
 WORTH_COMPILING = 2000
 """Updates from which on a compiled network pays for half a minute of compiling."""

@@ -17,13 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyshot.config import Config
-from polyshot.data import counter_rng
 from polyshot.data.pack import Pack
+from polyshot.data.table import Images
 from polyshot.errors import PolyshotError
 from polyshot.models.resnet import ResNet
-from polyshot.training.batches import Images
-from polyshot.training.files import read_json, write_json
 from polyshot.training.tasks import embed, sampler
+from polyshot.util import counter_rng
+from polyshot.util.files import read_json, write_json
 
 MOST = 8
 """Clusters of a source, where their number is looked for."""

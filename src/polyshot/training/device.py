@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from polyshot.data import counter_rng
+from polyshot.util import counter_rng
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 

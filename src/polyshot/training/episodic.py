@@ -13,19 +13,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyshot.data import counter_rng
 from polyshot.data.augment import WEAK, Augment, augment
 from polyshot.data.shapes import EpisodeShape
-from polyshot.device import bf16_on
+from polyshot.data.table import Images, Prefetch
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet
-from polyshot.training.batches import Images, Prefetch
 from polyshot.training.device import graphed, on_device
 from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
 from polyshot.training.step import Best, Group, Report, Schedule, decayed_by_kind
 from polyshot.training.tasks import hits, sampler
+from polyshot.util import counter_rng
+from polyshot.util.device import bf16_on
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ import torch
 
 from polyshot import __version__
 from polyshot.config import Config, differences, from_dict, to_dict
-from polyshot.data.hashing import digest, file_digest
 from polyshot.data.pack import Pack
-from polyshot.errors import PolyshotError, some
-from polyshot.pool_files import check_domains
+from polyshot.errors import PolyshotError, join_names
+from polyshot.pool.files import check_domains
 from polyshot.training import parallel
-from polyshot.training.files import read_json, write_json
 from polyshot.training.tasks import sampler
+from polyshot.util.files import read_json, write_json
+from polyshot.util.hashing import digest, file_digest
 
 
 def check_sources(packs: Sequence[Pack], config: Config) -> None:
@@ -26,7 +26,9 @@ def check_sources(packs: Sequence[Pack], config: Config) -> None:
     if not packs:
         raise PolyshotError("A training needs at least one source.")
     if doubles := sorted({name for name in names if names.count(name) > 1}):
-        raise PolyshotError(f"Sources must have different names, these are twice: {some(doubles)}.")
+        raise PolyshotError(
+            f"Sources must have different names, these are twice: {join_names(doubles)}."
+        )
     check_domains(names)
     if "base" in names:
         raise PolyshotError("A source cannot be called 'base', the name of member 0: rename it.")
@@ -72,7 +74,7 @@ def _check_config(out: Path, config: Config) -> None:
         ) from None
     if found := differences(before, config):
         raise PolyshotError(
-            f"The run {out} was started with another config ({some(found)}): "
+            f"The run {out} was started with another config ({join_names(found)}): "
             "take the same one, or another folder."
         )
 
@@ -87,12 +89,13 @@ def _check_data(out: Path, data: dict[str, Any]) -> None:
             if name in new and old[name][what] != new[name][what]:
                 found.append(f"{name} has another {'content' if what == 'hash' else 'class split'}")
     if not found and list(old) != list(new):
-        found.append(f"their order was {some(old, 20)}")
+        found.append(f"their order was {join_names(old, 20)}")
     if before["start"] != data["start"]:
         found.append("the weights to start from differ")
     if found:
         raise PolyshotError(
-            f"The run {out} was started with other data ({some(found)}): take the same, or another "
+            f"The run {out} was started with other data ({join_names(found)}): take the same, or "
+            "another "
             "folder."
         )
 

@@ -14,16 +14,16 @@ from pathlib import Path
 import torch
 
 from polyshot.config import Config
-from polyshot.data.hashing import digest
 from polyshot.data.pack import Pack
 from polyshot.models.modulators import Kind
 from polyshot.models.resnet import ResNet
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
 from polyshot.training.device import on_device
-from polyshot.training.files import read_json, write_json
 from polyshot.training.folder import check_sources, device_name, identity
 from polyshot.training.step import Report
 from polyshot.training.world import World
+from polyshot.util.files import read_json, write_json
+from polyshot.util.hashing import digest
 
 
 @dataclass(frozen=True)

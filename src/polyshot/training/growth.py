@@ -1,7 +1,7 @@
 """A pool grows: one modulator for a new domain, the rest frozen, and a selector that knows of it.
 
 The images of the old sources are not needed. The pool keeps a sample of their tasks
-(`polyshot.task_statistics`); the selector is trained anew on these and on the new domain's. How the
+(`polyshot.pool.statistics`); the selector is trained anew on these and on the new domain's. How the
 new member would do on old tasks is not known: there it counts as wrong, so nothing is forgotten.
 """
 
@@ -15,27 +15,27 @@ from typing import Any
 import torch
 
 from polyshot.config import Config, differences, from_dict, override, preset
-from polyshot.data import counter_rng
 from polyshot.data.augment import STRONG
 from polyshot.data.pack import Pack
-from polyshot.errors import PolyshotError, some
+from polyshot.data.table import Images
+from polyshot.errors import PolyshotError, join_names
 from polyshot.models.modulators import Modulator, fold
 from polyshot.models.resnet import ResNet
 from polyshot.models.selector import Selector
-from polyshot.pool import Pool
-from polyshot.pool_files import check_domains
-from polyshot.task_statistics import KEPT, SourceTasks, Statistics, TaskSample, sample
+from polyshot.pool.files import check_domains
+from polyshot.pool.pool import Pool
+from polyshot.pool.statistics import KEPT, SourceTasks, Statistics, TaskSample, sample
 from polyshot.training.about import about_modulator, about_selector
 from polyshot.training.base import validation_sets
-from polyshot.training.batches import Images
 from polyshot.training.device import on_device
-from polyshot.training.files import read_weights, write_weights
 from polyshot.training.folder import check_sources
 from polyshot.training.metrics import Metrics
 from polyshot.training.modulators import train_modulator
 from polyshot.training.selector import Examples, examples, fit_scale, train_selector
 from polyshot.training.step import Report
 from polyshot.training.tasks import TaskSet
+from polyshot.util import counter_rng
+from polyshot.util.files import read_weights, write_weights
 
 LONGER = 3.75
 """A new domain's modulator is trained this much longer than one of a domain that the base knows,
@@ -93,7 +93,7 @@ def growth_config(pool: Pool, options: Sequence[str] = ()) -> Config:
     found = differences(start, chosen)
     if idle := [line for line in found if not line.startswith(CHANGEABLE) or _is_fixed(line)]:
         raise PolyshotError(
-            f"The pool has decided that already ({some(idle)}): when a domain is added, only "
+            f"The pool has decided that already ({join_names(idle)}): when a domain is added, only "
             "options of modulator, selector, shape, validation_episodes and seed can be set."
         )
     return chosen
@@ -130,7 +130,8 @@ def check_addition(pool: Pool, pack: Pack, config: Config, selector: bool = True
     if taken := pool.members_of(name):
         raise PolyshotError(
             f"The pool has the domain '{name}' already (its member{'s' * (len(taken) > 1)} "
-            f"{some(taken)}): import the new one under another name, or remove the old one first "
+            f"{join_names(taken)}): import the new one under another name, or remove the old one "
+            "first "
             f"(polyshot pool remove)."
         )
     check_domains([*pool.modulators, name])

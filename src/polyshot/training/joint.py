@@ -14,18 +14,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyshot.config import Config, Layer
-from polyshot.data import counter_rng
 from polyshot.data.pack import Pack
+from polyshot.data.table import Batch, Batches, Images
 from polyshot.errors import PolyshotError
 from polyshot.models.modulators import Kind, Modulator, fold
 from polyshot.models.resnet import BLOCKS, BN_EPS, STAGES, Block, ResNet
 from polyshot.training import parallel
 from polyshot.training.base import BaseStep, Classifier, learn_base
-from polyshot.training.batches import Batch, Batches, Images
 from polyshot.training.device import on_device, seeded
 from polyshot.training.metrics import Metrics
 from polyshot.training.modulators import Strength, choose_strength
 from polyshot.training.step import Best, Report
+from polyshot.util import counter_rng
 
 
 class JointClassifier(Classifier):

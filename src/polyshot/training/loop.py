@@ -15,13 +15,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from polyshot.data import counter_rng
 from polyshot.errors import PolyshotError
 from polyshot.training import interrupt, parallel
 from polyshot.training.device import fast, in_one_piece
-from polyshot.training.files import read_checkpoint, write_checkpoint
 from polyshot.training.metrics import Metrics
 from polyshot.training.step import Best, Group, Report, Schedule, Step
+from polyshot.util import counter_rng
+from polyshot.util.files import read_checkpoint, write_checkpoint
 
 LOOK_EVERY = 50
 """Updates between two lines of metrics; a GPU is asked for results no more often."""

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from polyshot.training.files import write_text
+from polyshot.util.files import write_text
 
 
 class Metrics:

@@ -17,19 +17,19 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from polyshot.config import Config
-from polyshot.data import counter_rng
 from polyshot.data.augment import augment
-from polyshot.device import bf16_on
+from polyshot.data.table import Images, Prefetch
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.models.modulators import Modulator, fold, member_parameters
 from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet
-from polyshot.training.batches import Images, Prefetch
 from polyshot.training.device import graphed
 from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
 from polyshot.training.step import Best, Group, Report, Schedule
 from polyshot.training.tasks import TaskSet, sampler
+from polyshot.util import counter_rng
+from polyshot.util.device import bf16_on
 
 RESAMPLINGS = 2000
 RELIABLE = 0.2

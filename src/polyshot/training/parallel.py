@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from polyshot.device import best_device
+from polyshot.util.device import best_device
 
 PATIENCE = timedelta(days=1)
 """How long processes wait for the first one while it validates or learns modulators."""

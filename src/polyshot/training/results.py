@@ -12,9 +12,9 @@ from polyshot.models.modulators import Modulator, fold
 from polyshot.models.resnet import ResNet, load_base
 from polyshot.models.selector import Selector
 from polyshot.models.urt import MemberAttention
-from polyshot.pool_files import modulator_file
+from polyshot.pool.files import modulator_file
 from polyshot.training.device import on_device
-from polyshot.training.files import read_weights
+from polyshot.util.files import read_weights
 
 
 class Results:

@@ -10,18 +10,16 @@ from pathlib import Path
 import torch
 
 from polyshot.config import Config, to_dict
-from polyshot.data import counter_rng
 from polyshot.data.pack import Pack
-from polyshot.errors import PolyshotError, near
-from polyshot.pool import Pool
-from polyshot.pool_files import STATISTICS_FILE
-from polyshot.task_statistics import SourceTasks, from_tensors, to_tensors
+from polyshot.data.table import Images
+from polyshot.errors import PolyshotError, did_you_mean
+from polyshot.pool.files import STATISTICS_FILE
+from polyshot.pool.pool import Pool
+from polyshot.pool.statistics import SourceTasks, from_tensors, to_tensors
 from polyshot.training import parallel
 from polyshot.training.about import about_modulator, about_selector
 from polyshot.training.base import initial_base, train_base, validation_sets
-from polyshot.training.batches import Images
 from polyshot.training.clusters import check_clusters, known_members, write_members
-from polyshot.training.files import read_json, read_weights, write_json, write_weights
 from polyshot.training.folder import check_sources, enter
 from polyshot.training.joint import train_joint
 from polyshot.training.metrics import Metrics
@@ -31,6 +29,8 @@ from polyshot.training.selector import examples, fit_scale, statistics_of, train
 from polyshot.training.step import Report
 from polyshot.training.tasks import TaskSet
 from polyshot.training.urt import fewer_tasks, write_attention
+from polyshot.util import counter_rng
+from polyshot.util.files import read_json, read_weights, write_json, write_weights
 
 STEPS = ("base", "modulators", "selector")
 
@@ -65,7 +65,7 @@ def train(
     if step not in (*STEPS, "all"):
         known = ", ".join((*STEPS, "all"))
         raise PolyshotError(
-            f"There is no step '{step}', only {known}.{near(step, (*STEPS, 'all'))}"
+            f"There is no step '{step}', only {known}.{did_you_mean(step, (*STEPS, 'all'))}"
         )
     check_sources(packs, config)
     check_clusters(packs, config)

@@ -9,14 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyshot.config import Config
-from polyshot.data import counter_rng
 from polyshot.models.selector import Selector, task_embedding
-from polyshot.task_statistics import Part, SourceTasks, TaskSample, sample
+from polyshot.pool.statistics import Part, SourceTasks, TaskSample, sample
 from polyshot.training.device import seeded
 from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
 from polyshot.training.step import Best, Group, Report, Schedule, decayed_by_kind
 from polyshot.training.tasks import Network, TaskSet, hits, log_likelihood
+from polyshot.util import counter_rng
 
 
 class Examples(NamedTuple):

@@ -8,14 +8,14 @@ from torch import Tensor
 from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
-from polyshot.device import bf16_on
+from polyshot.data.table import Images
 from polyshot.errors import PolyshotError
 from polyshot.methods.image_tasks import ImageTasks
-from polyshot.methods.readout import prepared
 from polyshot.models.heads import Metric, prototype_logits, prototypes
 from polyshot.models.normalise import normalise
 from polyshot.models.views import Views, over_views
-from polyshot.training.batches import Images
+from polyshot.predict.readout import prepared
+from polyshot.util.device import bf16_on
 
 Network = Callable[[Tensor], Tensor]
 """Normalised images [B, 3, S, S] to embeddings [B, d]."""

@@ -10,18 +10,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyshot.config import Config
-from polyshot.data import counter_rng
-from polyshot.methods.readout import prepared
 from polyshot.models.heads import prototypes
 from polyshot.models.urt import MemberAttention
+from polyshot.predict.readout import prepared
 from polyshot.training.device import seeded
-from polyshot.training.files import write_weights
 from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
 from polyshot.training.results import Results
 from polyshot.training.selector import selector_schedule
 from polyshot.training.step import Best, Group, Report, decayed_by_kind
 from polyshot.training.tasks import Network, TaskSet, hits, log_likelihood
+from polyshot.util import counter_rng
+from polyshot.util.files import write_weights
 
 APART = 0.1
 """Weight of the penalty that keeps the heads from looking at the same members, as in the paper."""

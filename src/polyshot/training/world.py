@@ -16,27 +16,27 @@ from typing import Any
 import torch
 
 from polyshot.config import Config, to_dict
-from polyshot.data import counter_rng
-from polyshot.data.hashing import digest
 from polyshot.data.pack import Pack
+from polyshot.data.table import Images
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.models.modulators import Kind
 from polyshot.models.resnet import ResNet
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
 from polyshot.training.base import initial_base, validation_sets
-from polyshot.training.batches import Images
 from polyshot.training.clusters import check_clusters
 from polyshot.training.device import on_device
 from polyshot.training.episodic import Learner, Plan, train_learner
-from polyshot.training.files import read_weights, write_json, write_weights
 from polyshot.training.folder import check_sources, identity
-from polyshot.training.locks import locked
 from polyshot.training.metrics import Metrics
 from polyshot.training.results import Results
 from polyshot.training.run import train
 from polyshot.training.selector import fit_scale
 from polyshot.training.step import Report
 from polyshot.training.tasks import TaskSet
+from polyshot.util import counter_rng
+from polyshot.util.files import read_weights, write_json, write_weights
+from polyshot.util.hashing import digest
+from polyshot.util.locks import locked
 
 
 @dataclass(eq=False)

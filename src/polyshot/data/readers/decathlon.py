@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from polyshot.data.readers.base import FileItem, Listing, ReadOptions
-from polyshot.errors import PolyshotError, some
+from polyshot.errors import PolyshotError, join_names
 
 NAMES = (
     "aircraft", "cifar100", "daimlerpedcls", "dtd", "gtsrb",
@@ -37,11 +37,12 @@ def listings(path: Path, options: ReadOptions) -> Iterator[list[Listing]]:
     present = [name for name in annotated if (path / "data" / name).is_dir()]
     if not present:
         raise PolyshotError(
-            f"{path} has annotations ({some(annotated)}) but no images of them in {path / 'data'}."
+            f"{path} has annotations ({join_names(annotated)}) but no images of them in "
+            f"{path / 'data'}."
         )
     if options.name and len(present) > 1:
         raise PolyshotError(
-            f"{path} has {len(present)} domains ({some(present)}), --name takes one."
+            f"{path} has {len(present)} domains ({join_names(present)}), --name takes one."
         )
     yield [_listing(path, name, options.name or name) for name in present]
 
@@ -92,7 +93,7 @@ def _read(file: Path, labelled: list[tuple[str, int]]) -> dict[int, str]:
         ) from None
     if unknown := {str(category) for _, category in pairs if category not in categories}:
         raise PolyshotError(
-            f"{file} uses categories that it does not name: {some(sorted(unknown))}."
+            f"{file} uses categories that it does not name: {join_names(sorted(unknown))}."
         )
     labelled += pairs
     return categories

@@ -18,7 +18,7 @@ from polyshot.data.decode import MAX_BYTES, BadImage
 from polyshot.data.domain import check_class_names
 from polyshot.data.readers.base import Item, Listing, ReadOptions
 from polyshot.data.readers.layout import PART_NAMES
-from polyshot.errors import PolyshotError, near, some
+from polyshot.errors import PolyshotError, did_you_mean, join_names
 
 SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 
@@ -41,7 +41,7 @@ def listings(path: Path, options: ReadOptions) -> Iterator[list[Listing]]:
         raise PolyshotError(f"There is no Parquet file {path}.")
     if options.name and len(domains) > 1:
         raise PolyshotError(
-            f"{path} has {len(domains)} domains ({some(domains)}), --name takes one."
+            f"{path} has {len(domains)} domains ({join_names(domains)}), --name takes one."
         )
     found = [_listing(options.name or name, files, options) for name, files in domains.items()]
     yield found
@@ -158,10 +158,12 @@ def _columns(
     labels = [name for name, kind in features.items() if kind.get("_type") == "ClassLabel"]
     image = next((name for name in [*images, "image", "img"] if name in schema.names), None)
     if image is None:
-        raise PolyshotError(f"{file} has no image column among {some(schema.names)}.")
+        raise PolyshotError(f"{file} has no image column among {join_names(schema.names)}.")
     if wanted is not None and wanted not in schema.names:
-        hint = near(wanted, schema.names)
-        raise PolyshotError(f"{file} has no column '{wanted}', only {some(schema.names)}.{hint}")
+        hint = did_you_mean(wanted, schema.names)
+        raise PolyshotError(
+            f"{file} has no column '{wanted}', only {join_names(schema.names)}.{hint}"
+        )
     if wanted is None and len(labels) > 1:
         raise PolyshotError(
             f"{file} has several label columns: choose one with --label-column {labels[0]}."
@@ -171,7 +173,8 @@ def _columns(
     )
     if label is None:
         raise PolyshotError(
-            f"{file} has no label column among {some(schema.names)}: name it with --label-column."
+            f"{file} has no label column among {join_names(schema.names)}: name it with "
+            "--label-column."
         )
     return image, label
 

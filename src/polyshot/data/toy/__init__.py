@@ -22,7 +22,7 @@ from polyshot.data.toy import (
 )
 from polyshot.data.toy.canvas import generator, to_bytes
 from polyshot.data.toy.domain import ToyDomain
-from polyshot.errors import PolyshotError, near, some
+from polyshot.errors import PolyshotError, did_you_mean, join_names
 
 __all__ = ["DOMAINS", "ToyDomain", "draw", "draw_one"]
 
@@ -62,8 +62,10 @@ def draw_one(name: str, class_id: int, example: int, size: int, seed: int) -> ND
 
 def _domain(name: str, size: int, seed: int) -> ToyDomain:
     if name not in DOMAINS:
-        known = some(DOMAINS, len(DOMAINS))
-        raise PolyshotError(f"No embedded domain '{name}'.{near(name, DOMAINS)} Known: {known}.")
+        known = join_names(DOMAINS, len(DOMAINS))
+        raise PolyshotError(
+            f"No embedded domain '{name}'.{did_you_mean(name, DOMAINS)} Known: {known}."
+        )
     if size < _SMALLEST:
         raise PolyshotError(f"size is {size}; draw at {_SMALLEST} pixels or more.")
     if seed < 0:

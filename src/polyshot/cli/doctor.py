@@ -1,0 +1,151 @@
+"""Checks of the installation: what is there, what is missing, what really works."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from packaging.requirements import Requirement
+
+from polyshot import __version__
+
+Verdict = Literal["ok", "note", "bad"]
+
+BF16_PROBE = """
+import torch
+from polyshot.models.resnet import ResNet
+device = {device!r}
+net = ResNet().to(device).to(memory_format=torch.channels_last)
+with torch.autocast(device, torch.bfloat16):
+    loss = net(torch.randn(8, 3, 72, 72, device=device)).square().mean()
+loss.backward()
+assert all(torch.isfinite(parameter.grad).all() for parameter in net.parameters())
+"""
+"""A training step of the real network: some processors compute in bf16 forward and die backward."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the diagnosis."""
+
+    what: str
+    verdict: Verdict
+    found: str
+    """What was found, and what to do about it."""
+
+
+def examine() -> list[Check]:
+    """Run every check; the worst verdict of a sound installation is ``note``."""
+    checks = [_python(), Check("polyshot", "ok", __version__)]
+    if _is_installed("polyshot"):
+        checks += [*_dependencies(), *_extras()]
+    else:
+        checks.append(Check("install", "note", "run from source, not installed: pip install -e ."))
+    return checks + _hardware()
+
+
+def _python() -> Check:
+    version = platform.python_version()
+    return Check("Python", "ok" if sys.version_info >= (3, 11) else "bad", version)
+
+
+def _requirements() -> list[Requirement]:
+    return [Requirement(line) for line in metadata.requires("polyshot") or []]
+
+
+def _dependencies() -> list[Check]:
+    """Core dependencies against the ranges that the package declares."""
+    checks = []
+    for requirement in _requirements():
+        if requirement.marker is not None:  # belongs to an extra
+            continue
+        try:
+            version = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            fix = f"missing: pip install '{requirement.name}{requirement.specifier}'"
+            checks.append(Check(requirement.name, "bad", fix))
+            continue
+        fits = requirement.specifier.contains(version, prereleases=True)
+        wish = "" if fits else f", tested with {requirement.specifier}"
+        checks.append(Check(requirement.name, "ok" if fits else "note", version + wish))
+    return checks
+
+
+def _extras() -> list[Check]:
+    """Each extra for users: what it adds, or the line that installs it."""
+    checks = []
+    for extra in metadata.metadata("polyshot").get_all("Provides-Extra") or []:
+        needs = [
+            requirement
+            for requirement in _requirements()
+            if requirement.marker is not None
+            and requirement.marker.evaluate({"extra": extra})
+            and requirement.name != "polyshot"
+        ]
+        missing = [requirement.name for requirement in needs if not _is_installed(requirement.name)]
+        found = (
+            ", ".join(f"{r.name} {metadata.version(r.name)}" for r in needs) if not missing else ""
+        )
+        advice = f"missing {', '.join(missing)}: pip install 'polyshot[{extra}]'"
+        checks.append(Check(f"[{extra}]", "note" if missing else "ok", found or advice))
+    return checks
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _hardware() -> list[Check]:
+    import torch
+
+    from polyshot.data.workers import cores
+
+    checks = [Check("cores", "ok", str(cores())), _memory(), _disk()]
+    devices = ["cpu"]
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(0)
+        memory = f"{properties.total_memory / 2**30:,.0f} GiB"
+        checks.append(Check("GPU", "ok", f"{properties.name}, {memory}"))
+        devices.append("cuda")
+    else:
+        checks.append(
+            Check("GPU", "note", "none: training runs on the CPU, in minutes with 'tiny'")
+        )
+    return checks + [probe_bf16(device) for device in devices]
+
+
+def probe_bf16(device: str) -> Check:
+    """Try a bf16 training step in a child process: where it is not supported it can kill it."""
+    code = BF16_PROBE.format(device=device)
+    try:
+        child = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Check(f"bf16 on {device}", "note", "no answer in two minutes: fp32 is used")
+    if child.returncode == 0:
+        return Check(f"bf16 on {device}", "ok", "a training step works")
+    lines = child.stderr.strip().splitlines()
+    reason = f"signal {-child.returncode}" if child.returncode < 0 else lines[-1] if lines else "?"
+    return Check(f"bf16 on {device}", "note", f"a training step fails ({reason}): fp32 is used")
+
+
+def _memory() -> Check:
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return Check("memory", "note", "unknown on this system")
+    gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return Check("memory", "ok" if gib >= 2 else "note", f"{gib:,.1f} GiB")
+
+
+def _disk() -> Check:
+    gib = shutil.disk_usage(Path.cwd()).free / 2**30
+    return Check("disk", "ok" if gib >= 1 else "note", f"{gib:,.1f} GiB free here")

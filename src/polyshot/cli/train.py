@@ -1,0 +1,131 @@
+"""Commands that make pools and look inside: train, info, and the demo."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polyshot.cli.options import Device, names_in
+from polyshot.cli.tables import show_accuracies
+
+Packs = Annotated[Path, typer.Argument(help="A folder of packs.", show_default=False)]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="Override an option of the preset: --set base.steps=100.", show_default=False
+    ),
+]
+
+
+def train(
+    packs: Packs,
+    out: Annotated[
+        Path,
+        typer.Option(help="Run folder; the pool is in it when all is done.", show_default=False),
+    ],
+    sources: Annotated[
+        str, typer.Option(help="Domains to train on: a,b,c; all if not given.", show_default=False)
+    ] = "",
+    preset: Annotated[
+        str, typer.Option(help="tiny (minutes on two cores), paper, or strong.")
+    ] = "strong",
+    step: Annotated[str, typer.Option(help="base, modulators, selector, or all.")] = "all",
+    seed: Annotated[int, typer.Option(help="Another seed, another training.")] = 0,
+    settings: Settings = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            help="Start the base from torchvision's ResNet-18 weights (safetensors).",
+            show_default=False,
+        ),
+    ] = None,
+    members_per_source: Annotated[
+        str,
+        typer.Option(
+            help="Members of each source, one for each cluster of its classes: a number, or auto.",
+            show_default=False,
+        ),
+    ] = "",
+    joint: Annotated[
+        bool, typer.Option("--joint", help="Train base and modulators together.")
+    ] = False,
+    device: Device = None,
+) -> None:
+    """Train a pool in three steps: base, a modulator for each source, selector.
+
+    Steps that are done are skipped; an interrupted run goes on where it was when started again.
+
+    Example: polyshot train packs --sources flowers,signs --preset tiny --out run
+    """
+    from dataclasses import replace
+
+    from polyshot.cli.display import progress
+    from polyshot.config import override
+    from polyshot.config import preset as look_up
+    from polyshot.data.pack import open_packs
+    from polyshot.training.run import train as run
+
+    options = [*(settings or []), *(["joint=true"] if joint else [])]
+    if members_per_source:
+        count = "0" if members_per_source == "auto" else members_per_source
+        options.append(f"modulator.members={count}")
+    config = override(replace(look_up(preset), seed=seed), options)
+    chosen = open_packs(packs, names_in(sources))
+    if not sources:
+        chosen = [pack for pack in chosen if pack.domain.split.train]
+    with progress("images") as report:
+        pool = run(chosen, config, out, step=step, device=device, start=start, progress=report)
+    typer.echo(f"wrote {out / 'pool'}: {len(pool.members)} members, hash {pool.hash[:12]}")
+
+
+def info(
+    pool: Annotated[
+        str | None,
+        typer.Argument(
+            help="A pool, or 'default'; without one, the paper's sizes.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Show what a pool holds: members, parameters, how it was trained; or the paper's sizes."""
+    from polyshot.cli.display import out as console
+    from polyshot.cli.display import table
+    from polyshot.experiments.sizes import paper_sizes, pool_sizes
+    from polyshot.pool.default import pool_path
+    from polyshot.pool.pool import Pool
+
+    if pool is None:
+        console.print(table(("what", "parameters"), paper_sizes()))
+        return
+    loaded = Pool.load(pool_path(pool))
+    config = loaded.about.get("config", {})
+    typer.echo(
+        f"{pool}: {len(loaded.members)} members ({loaded.kind} modulators), {loaded.size} px, "
+        f"{loaded.metric} metric, preset {config.get('preset', 'unknown')}, "
+        f"seed {config.get('seed', 'unknown')}, hash {loaded.hash[:12]}"
+    )
+    console.print(
+        table(("member", "parameters", "strength", "scale", "validation"), pool_sizes(loaded))
+    )
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("demo"),
+    episodes: Annotated[int, typer.Option(min=2, help="Episodes of each target.")] = 600,
+    settings: Settings = None,
+) -> None:
+    """Train a tiny pool on six embedded domains and test it on these and on two unseen ones.
+
+    Takes some minutes on two cores and ends with a page to look at. It can be interrupted and goes
+    on where it was.
+    """
+    from polyshot.cli.display import progress
+    from polyshot.config import override, preset
+    from polyshot.experiments.demo import run_demo
+
+    config = override(preset("tiny"), settings or [])
+    with progress("images") as report:
+        done = run_demo(out, config, episodes, report)
+    show_accuracies(done.results)
+    typer.echo(done.labelled)
+    typer.echo(f"The pool is in {out / 'run' / 'pool'}; it took {done.seconds / 60:.1f} minutes.")
+    typer.echo(f"Look at {done.page}")

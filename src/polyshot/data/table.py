@@ -1,0 +1,210 @@
+"""Images of several packs on the device, and the batches of step 1.
+
+They lie there as uint8 when they fit, and are streamed from the memory maps when not: the batches
+are the same. A *place* numbers the chosen images of all packs in one row.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyshot.data.pack import Pack
+from polyshot.util import counter_rng
+
+ROOM = 0.4
+"""Share of the free memory that images may take; networks and activations need the rest."""
+CHUNK = 2048
+"""Images copied at once."""
+AHEAD = 2
+"""Batches that are read before they are asked for."""
+
+Made = TypeVar("Made")
+
+
+class Images:
+    """The images of one part of the classes of several packs.
+
+    Args:
+        packs: all of one size.
+        part: ``train``, ``val`` or ``test``.
+        device: where batches are wanted.
+        resident: whether to hold all images there; None decides by the free memory.
+
+    """
+
+    def __init__(
+        self,
+        packs: Sequence[Pack],
+        part: str,
+        device: torch.device,
+        resident: bool | None = None,
+    ):
+        self.packs, self.device = tuple(packs), device
+        self.ids = [_ids_of_part(pack, part) for pack in packs]
+        self.sizes = [len(ids) for ids in self.ids]
+        self.starts = [0, *np.cumsum(self.sizes).tolist()]
+        side = packs[0].size
+        self._shape = (3, side, side)
+        fits = self.starts[-1] * 3 * side * side <= ROOM * _free_memory(device)
+        self.resident = fits if resident is None else resident
+        self.index_device = device if self.resident else torch.device("cpu")
+        """Where places are wanted."""
+        self.labels = self._joint_labels(part).to(self.index_device)
+        """int64 ``[places]`` over the classes of all packs."""
+        self._table = [
+            _place_of_id(pack, ids, start).to(self.index_device)
+            for pack, ids, start in zip(self.packs, self.ids, self.starts[:-1], strict=True)
+        ]
+        if self.resident:
+            self._pixels = self._load()
+
+    @property
+    def classes(self) -> int:
+        """Number of classes of all packs together."""
+        return self._classes
+
+    def places(self, source: int, ids: Tensor) -> Tensor:
+        """Turn ids of one pack into places, of the same shape."""
+        return self._table[source][ids.to(self.index_device)]
+
+    def take(self, places: Tensor) -> Tensor:
+        """Return uint8 ``[B, 3, S, S]``: on the device if resident, else in host memory."""
+        if self.resident:
+            return self._pixels.index_select(0, places)
+        wanted = places.numpy()
+        pinned = self.device.type == "cuda"
+        batch = torch.empty((len(wanted), *self._shape), dtype=torch.uint8, pin_memory=pinned)
+        source_of = np.searchsorted(self.starts, wanted, side="right") - 1
+        for source in np.unique(source_of):
+            rows = np.flatnonzero(source_of == source)
+            ids = self.ids[source][wanted[rows] - self.starts[source]]
+            batch.numpy()[rows] = self.packs[source].images[ids]
+        return batch
+
+    def bring(self, tensor: Tensor) -> Tensor:
+        """Move what `take` returned, or indices, to the device."""
+        return tensor.to(self.device, non_blocking=True)
+
+    def _load(self) -> Tensor:
+        pixels = torch.empty((self.starts[-1], *self._shape), dtype=torch.uint8, device=self.device)
+        for pack, ids, start in zip(self.packs, self.ids, self.starts[:-1], strict=True):
+            for first in range(0, len(ids), CHUNK):
+                chunk = torch.from_numpy(pack.images[ids[first : first + CHUNK]])
+                pixels[start + first : start + first + len(chunk)] = chunk
+        return pixels
+
+    def _joint_labels(self, part: str) -> Tensor:
+        labels, offset = [], 0
+        for pack, ids in zip(self.packs, self.ids, strict=True):
+            classes = pack.domain.split.part(part)
+            labels.append(offset + np.searchsorted(classes, pack.domain.labels[ids]))
+            offset += len(classes)
+        self._classes = offset
+        return torch.from_numpy(np.concatenate(labels)).to(torch.int64)
+
+
+class Prefetch(Generic[Made]):
+    """Makes the things of the next updates in a background thread while this one is worked on."""
+
+    def __init__(self, make: Callable[[int], Made], last: int):
+        self.make, self.last = make, last
+        self._thread = ThreadPoolExecutor(1, "polyshot-images")
+        self._coming: dict[int, Future[Made]] = {}
+
+    def __call__(self, number: int) -> Made:
+        """Return what belongs to an update."""
+        for each in range(number, min(number + AHEAD, self.last) + 1):
+            if each not in self._coming:
+                self._coming[each] = self._thread.submit(self.make, each)
+        return self._coming.pop(number).result()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+
+class Batch(NamedTuple):
+    """Images of one update, or one process's share of them."""
+
+    images: Tensor
+    """uint8 ``[B, 3, S, S]``."""
+    labels: Tensor
+    """int64 ``[B]`` over the classes of all packs."""
+    sources: Tensor
+    """int64 ``[B]`` which pack."""
+    mirror: Tensor
+    """bool ``[B]`` whether the domain allows mirroring."""
+
+
+class Batches:
+    """Random batches: a source of n images is drawn from with weight n ** sampling.
+
+    The batch of an update is a function of (seed, number) alone; each process takes its slice.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        batch: int,
+        sampling: float,
+        seed: int,
+        last: int,
+        rank: int = 0,
+        world: int = 1,
+    ):
+        self.images, self.seed = images, seed
+        self.slice = slice(rank * batch // world, (rank + 1) * batch // world)
+        where = images.index_device
+        sizes = torch.tensor(images.sizes, dtype=torch.float64)
+        # Without the last bound, 1, which no random number reaches.
+        shares = (sizes**sampling).cumsum(0) / (sizes**sampling).sum()
+        self._bounds = shares[:-1].to(where, torch.float32)
+        self._sizes = sizes.to(where, torch.float32)
+        self._starts = torch.tensor(images.starts[:-1], device=where)
+        self._mirror = torch.tensor([pack.domain.mirror for pack in images.packs], device=where)
+        self._rows = torch.arange(batch, device=where)[self.slice]
+        self._prefetch = None if images.resident else Prefetch(self._make, last)
+
+    def draw(self, number: int) -> Batch:
+        """Return the batch of an update, on the device."""
+        made = self._prefetch(number) if self._prefetch else self._make(number)
+        return Batch(*(self.images.bring(tensor) for tensor in made))
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        if self._prefetch:
+            self._prefetch.close()
+
+    def _make(self, number: int) -> Batch:
+        random = counter_rng.uniform(
+            counter_rng.key("batch", self.seed, number), self._rows, 2
+        )  # [2, B]
+        sources = torch.searchsorted(self._bounds, random[0], right=True)
+        # 24 bits times a size below 2^24 never rounds up to the size.
+        within = (random[1] * self._sizes[sources]).to(torch.int64)
+        places = self._starts[sources] + within
+        return Batch(
+            self.images.take(places), self.images.labels[places], sources, self._mirror[sources]
+        )
+
+
+def _ids_of_part(pack: Pack, part: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.flatnonzero(np.isin(pack.domain.labels, pack.domain.split.part(part)))
+
+
+def _place_of_id(pack: Pack, ids: np.ndarray[tuple[int], np.dtype[np.int64]], start: int) -> Tensor:
+    table = np.full(len(pack.domain.labels), -1, dtype=np.int64)
+    table[ids] = start + np.arange(len(ids))
+    return torch.from_numpy(table)
+
+
+def _free_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"
+    return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")

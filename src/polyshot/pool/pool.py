@@ -1,0 +1,316 @@
+"""The pool: base, modulators and selector, ready to embed images; on disk a folder without pickle.
+
+``pool.json`` describes it and holds the sha256 of every other file: ``base.safetensors`` (keyed as
+torchvision's ResNet-18), ``modulators/<domain>.safetensors``, ``selector.safetensors`` and
+``task_statistics.safetensors``, what the selector needs when the pool grows.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from polyshot.config import AdaptationConfig
+from polyshot.data.shapes import EpisodeShape
+from polyshot.embedding import Images, embed_batches, fused
+from polyshot.errors import PolyshotError, join_names
+from polyshot.models.heads import Metric
+from polyshot.models.modulators import Kind, Modulator, fold
+from polyshot.models.normalise import MEAN, STD
+from polyshot.models.resnet import ResNet, ResNetConfig
+from polyshot.models.selector import Selector
+from polyshot.models.urt import MemberAttention
+from polyshot.models.views import Views, check_views
+from polyshot.pool.default import default_pool
+from polyshot.pool.files import check_domains, read_pool, state_hash, write_pool
+from polyshot.pool.precision import Precision
+from polyshot.pool.statistics import SourceTasks, check_statistics
+from polyshot.util.hashing import digest
+
+if TYPE_CHECKING:
+    from polyshot.classifier.classifier import FewShotClassifier
+    from polyshot.data.pack import Pack
+
+Report = Callable[[str, int, int], None]
+"""Told of progress: what is being done, how much of it is done, how much there is."""
+
+
+@dataclass(eq=False)
+class Pool:
+    """Base + modulators + selector. Member 0 is the base, member i the i-th modulator's."""
+
+    config: ResNetConfig
+    """Architecture of the base."""
+    size: int
+    """Side length in pixels of the images it embeds."""
+    kind: Kind
+    """Of all its modulators."""
+    metric: Metric
+    """How embeddings are compared with prototypes."""
+    base: ResNet
+    modulators: dict[str, Modulator] = field(default_factory=dict)
+    """By domain, in the order of the members."""
+    strengths: dict[str, float] = field(default_factory=dict)
+    """Factor lambda on each modulator: 1 as trained, 0 the base; 1 where none is given."""
+    selector: Selector | None = None
+    """One output a member."""
+    unit_input: bool = True
+    """Whether the selector's input, the mean embedding, is scaled to unit norm first."""
+    scales: list[float] = field(default_factory=list)
+    """One a member: logits are scale * (cosine or -squared distance); 1 where none is given."""
+    adaptation: AdaptationConfig = field(default_factory=AdaptationConfig)
+    """What `adaptation="head"` does."""
+    about: dict[str, Any] = field(default_factory=dict)
+    """How it was trained, and its measured accuracy; plain data."""
+    urt: MemberAttention | None = None
+    """What the rule `urt` asks; it serves any number of members."""
+    statistics: dict[str, SourceTasks] = field(default_factory=dict)
+    """By source, what is kept of the selector's tasks; without it the selector cannot grow."""
+    views: Views = "one"
+    """How often a member looks at an image."""
+
+    def __post_init__(self) -> None:
+        self.strengths = {name: self.strengths.get(name, 1.0) for name in self.modulators}
+        self.scales = [float(scale) for scale in self.scales] or [1.0] * len(self.members)
+        self._check()
+        for module in self._modules():
+            module.eval().requires_grad_(False)
+        # One layout in memory, wherever it came from: answers are then the same to the bit.
+        self.base.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of the members: ``base`` and the domains of the modulators."""
+        return ("base", *self.modulators)
+
+    @property
+    def task_shape(self) -> EpisodeShape:
+        """Shape of the tasks that the scales were fitted to, and of those that are kept."""
+        try:
+            shape = self.about["config"]["shape"]
+            return EpisodeShape(way=int(shape["way"]), shot=int(shape["shot"]))
+        except (KeyError, TypeError, ValueError, PolyshotError):  # from elsewhere, or of long ago
+            return EpisodeShape()
+
+    def members_of(self, domain: str) -> list[str]:
+        """List the members of a domain: the one of its name, or those of its clusters."""
+        if domain in self.modulators:
+            return [domain]
+        clusters = (name for name in self.modulators if name.startswith(f"{domain}/"))
+        return [name for name in clusters if name.removeprefix(f"{domain}/").isdigit()]
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return next(self.base.parameters()).device
+
+    @property
+    def hash(self) -> str:
+        """Hash of all weights and settings: pools with the same one predict the same."""
+        selector = "" if self.selector is None else state_hash(self.selector)
+        shape = self.task_shape
+        settings = (
+            *(self.metric, self.size, self.scales, self.unit_input, asdict(self.adaptation)),
+            *(() if shape == EpisodeShape() else (shape.way, shape.shot)),
+        )
+        names = self.members[1:]
+        attention = [] if self.urt is None else [state_hash(self.urt)]
+        return digest(repr(settings), selector, *names, *self.member_hashes(), *attention)
+
+    def member_hashes(self) -> list[str]:
+        """Hash what each member's embeddings depend on; members of strength 0 are the base."""
+        views = () if self.views == "one" else (self.views,)
+        base = digest(repr((self.config, MEAN, STD, *views)), state_hash(self.base))
+        return [base] + [
+            digest(base, self.kind, repr(strength), state_hash(self.modulators[name]))
+            if strength
+            else base
+            for name, strength in self.strengths.items()
+        ]
+
+    def member_hash(self, member: int) -> str:
+        """Hash what the embeddings of one member depend on."""
+        return self.member_hashes()[member]
+
+    def to(self, device: torch.device | str) -> "Pool":
+        """Move all weights; returns the pool itself."""
+        for module in self._modules():
+            module.to(device)
+        return self
+
+    def with_views(self, views: str | None) -> "Pool":
+        """Return the pool with other views, one of `models.views.VIEWS`; itself where None."""
+        return self if views is None else replace(self, views=check_views(views))
+
+    def network(self, member: int) -> ResNet:
+        """Return a member as a plain network of its own, its modulator folded in."""
+        if member == 0:
+            return copy.deepcopy(self.base)
+        name = self.members[member]
+        return fold(self.base, self.modulators[name], self.strengths[name])
+
+    def embed(
+        self,
+        images: Images,
+        members: Sequence[int] | None = None,
+        batch: int = 512,
+        report: Report | None = None,
+        ids: NDArray[np.int64] | None = None,
+    ) -> Tensor:
+        """Embed images [n, 3, size, size] with some members (all by default): [members, n, d].
+
+        Images are uint8 (an array, also a memory map, or a tensor) or float in [0, 1]; the answer
+        is float32 on the CPU. `report` counts images times members. `ids` are the rows to embed,
+        in this order, where not all are wanted.
+        """
+        wanted = range(len(self.members)) if members is None else members
+        self._check_images(images)
+        count = len(images) if ids is None else len(ids)
+        result = torch.empty(len(wanted), count, self.config.dim)
+        done, total = 0, len(wanted) * count
+        rows: dict[int, int] = {}  # of the networks that have run
+        for row, member in enumerate(wanted):
+            # A member of strength 0 is the base: it need not run again.
+            source = member if member and self.strengths[self.members[member]] else 0
+            if source in rows:
+                result[row] = result[rows[source]]
+                done += count
+                if report:
+                    report("embed", done, total)
+                continue
+            rows[source] = row
+            start = 0
+            for part in embed_batches(fused(self.network(source)), images, batch, ids, self.views):
+                result[row, start : start + len(part)] = part
+                start += len(part)
+                done += len(part)
+                if report:
+                    report("embed", done, total)
+        return result
+
+    def task_weights(self, tasks: Tensor) -> Tensor:
+        """Weigh the members by the selector: mean base embeddings [E, d] -> [E, M], rows sum to 1.
+
+        `tasks` are raw means of the support sets (`models.selector.task_embedding`).
+        """
+        selector = self.check_selector()
+        tasks = tasks.to(self.device)
+        if self.unit_input:
+            tasks = nn.functional.normalize(tasks, dim=-1)
+        with torch.inference_mode():
+            return torch.softmax(selector(tasks), -1).cpu()
+
+    def check_selector(self) -> Selector:
+        """Return the selector, or refuse in words."""
+        if self.selector is None:
+            raise PolyshotError(
+                "This pool has no selector, so 'select' cannot choose: take 'average' or 'base', "
+                "or train the selector (polyshot train --step selector)."
+            )
+        return self.selector
+
+    def check_urt(self) -> MemberAttention:
+        """Return what weighs members for `urt`, or refuse in words."""
+        if self.urt is None:
+            raise PolyshotError(
+                "This pool has no attention over its members, which 'urt' asks: take 'auto', or "
+                "train it (polyshot train --step selector)."
+            )
+        return self.urt
+
+    def classifier(
+        self, rule: str = "auto", adaptation: str = "auto", none_rate: float | None = None
+    ) -> "FewShotClassifier":
+        """Make a classifier for images of one's own: `fit(images, labels)`, then `predict`.
+
+        With `none_rate` it may answer `none of these`, by mistake to about this share of images.
+        """
+        from polyshot.classifier.classifier import FewShotClassifier  # noqa: PLC0415 (it imports the pool)
+
+        return FewShotClassifier(self, rule, adaptation, none_rate=none_rate)
+
+    def add_domain(
+        self,
+        pack: "Pack",
+        options: Sequence[str] = (),
+        work: Path | None = None,
+        selector: bool = True,
+        report: Report | None = None,
+    ) -> "Pool":
+        """Return a pool with one more member, trained on a new domain; this one stays as it is.
+
+        Everything but the new modulator is frozen; the selector is trained anew on what the pool
+        keeps of its old tasks (`selector=False` goes without one). `options` override the pool's
+        config: ``["modulator.steps=500"]``. An interrupted training goes on in the folder `work`.
+        """
+        from polyshot.training.growth import add_domain  # noqa: PLC0415 (it imports the pool)
+
+        return add_domain(self, pack, options, work, selector, report)
+
+    def remove(self, domain: str) -> "Pool":
+        """Return a pool without the members of a domain; this one stays as it is."""
+        from polyshot.training.edit import remove  # noqa: PLC0415 (it imports the pool)
+
+        return remove(self, domain)
+
+    def save(self, path: Path | str, precision: Precision = "full") -> None:
+        """Write the pool as a folder, in one rename; replaces a pool, refuses anything else.
+
+        `precision` of the networks' kernels: ``full`` loads to the bit; ``half`` (16 bits) and
+        ``eight`` are a half and a quarter of its size, rounded, and leave out the weights of
+        modulators of strength 0.
+        """
+        write_pool(self, Path(path), precision)
+
+    @classmethod
+    def default(cls, device: torch.device | str = "cpu") -> "Pool":
+        """Load the pool that ships with Polyshot (or the one that ``POLYSHOT_POOL`` names)."""
+        return cls.load(default_pool(), device)
+
+    @classmethod
+    def load(cls, path: Path | str, device: torch.device | str = "cpu") -> "Pool":
+        """Read a pool, checking format, hashes and shapes."""
+        return cls(**read_pool(Path(path))).to(device)
+
+    def _modules(self) -> list[nn.Module]:
+        parts: list[nn.Module | None] = [self.base, *self.modulators.values()]
+        parts += [self.selector, self.urt]
+        return [part for part in parts if part is not None]
+
+    def _check(self) -> None:
+        count = len(self.members)
+        if len(self.scales) != count:
+            raise PolyshotError(f"{count} members need as many scales, not {len(self.scales)}.")
+        if self.selector is not None and self.selector.output.out_features != count:
+            raise PolyshotError(
+                f"The selector chooses among {self.selector.output.out_features} members, "
+                f"the pool has {count}: train the selector anew."
+            )
+        alien = [
+            name
+            for name, modulator in self.modulators.items()
+            if (modulator.config, modulator.kind) != (self.config, self.kind)
+        ]
+        if alien or self.base.config != self.config:
+            raise PolyshotError(
+                f"{join_names(alien) or 'The base'}: not {self.kind} of {self.config}, as the "
+                "pool is."
+            )
+        check_views(self.views)
+        check_domains(list(self.modulators))
+        check_statistics(self.statistics, self.config.dim, count)
+
+    def _check_images(self, images: Images) -> None:
+        shape = tuple(images.shape)
+        if len(shape) != 4 or shape[1:] != (3, self.size, self.size):
+            raise PolyshotError(
+                f"The pool embeds images of {self.size} x {self.size} pixels in three channels, "
+                f"[n, 3, {self.size}, {self.size}], not {list(shape)}: import the pack with "
+                f"--size {self.size}."
+            )

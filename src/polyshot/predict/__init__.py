@@ -1,0 +1,1 @@
+"""From support sets to answers: rules, read-outs and adaptations."""

@@ -1,0 +1,1 @@
+"""Adaptations: what is learned on a support set at test time, one file each."""

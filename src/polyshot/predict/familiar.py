@@ -1,0 +1,93 @@
+"""Whether a task is like those of a pool's sources, told from its support set alone.
+
+A pool keeps a sample of each source's tasks (`task_statistics`). A task is familiar if it is as
+near to the mean of some source's training tasks as nearly all tasks of that source's validation
+classes are: nobody trained on these, so the limit holds for new classes. Near is meant in units of
+how much tasks of one source differ (Mahalanobis). E tasks, d entries an embedding.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from polyshot.methods.tasks import TaskBatch
+from polyshot.models.selector import task_embedding
+
+if TYPE_CHECKING:
+    from polyshot.pool.pool import Pool
+
+NEARLY_ALL = 0.95
+"""Share of a source's validation tasks that are familiar."""
+ROUND = 0.5
+"""Weight of a round spread in that of the tasks: there are hardly more tasks than entries."""
+
+
+def familiar(pool: "Pool", tasks: TaskBatch) -> Tensor:
+    """Tell which tasks are familiar: bool ``[E]`` on the CPU; none where the pool keeps nothing.
+
+    Means of fewer images than those of the kept tasks scatter more. By how much, a support set
+    shows itself, and that is taken off its distances; a single image shows nothing.
+    """
+    if not pool.statistics:
+        return torch.zeros(len(tasks), dtype=torch.bool)
+    known = [_directions(kept.train.tasks) for kept in pool.statistics.values()]
+    centres = torch.stack([each.mean(0) for each in known])  # [sources, d]
+    spread = torch.cat([each - centre for each, centre in zip(known, centres, strict=True)])
+    covariance = spread.T @ spread / len(spread)
+    size = covariance.diagonal().mean().clamp(min=1e-12)
+    covariance = (1 - ROUND) * covariance + ROUND * size * torch.eye(len(covariance)).to(covariance)
+    root = torch.linalg.cholesky(covariance)
+
+    def squares(apart: Tensor) -> Tensor:
+        """Measure differences, squared: [..., d] -> [...]."""
+        white: Tensor = torch.linalg.solve_triangular(root, apart.flatten(0, -2).T, upper=False)
+        return white.square().sum(0).view(apart.shape[:-1])
+
+    def distances(directions: Tensor) -> Tensor:
+        """Measure from each source: directions [n, d] -> [n, sources]."""
+        return squares(directions.unsqueeze(1) - centres)
+
+    limits = torch.stack(
+        [
+            distances(_directions(kept.val.tasks))[:, i].quantile(NEARLY_ALL)
+            for i, kept in enumerate(pool.statistics.values())
+        ]
+    )
+    support, mask = _whole(tasks)
+    shape = pool.task_shape
+    means = task_embedding(support, mask)  # [E, d]
+    apart, freedom = _scattered(support, mask)
+    scatter = squares(apart / means.norm(dim=-1)[:, None, None, None]).sum((1, 2)) / freedom
+    excess = scatter * (1 / mask.sum((1, 2)) - 1 / (shape.way * shape.shot))
+    return (distances(_directions(means)) - excess.unsqueeze(1) <= limits).any(1)
+
+
+def _whole(tasks: TaskBatch) -> tuple[Tensor, Tensor]:
+    """Return the base's embeddings [E, W, S, d] on the CPU, 0 where there is none, and a mask."""
+    support = tasks.support_of(0).detach().cpu().double()
+    if tasks.mask is None:
+        return support, torch.ones(support.shape[:-1], dtype=torch.bool)
+    mask = tasks.mask.cpu()
+    return support.where(mask.unsqueeze(-1), support.new_zeros(())), mask
+
+
+def _scattered(support: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Take from each image the mean of its class, or of the task where all classes have only one.
+
+    Returns the differences [E, W, S, d], 0 where there is no image, and how many of them a task has
+    that are free, [E], at least 1.
+    """
+    there = mask.unsqueeze(-1)  # [E, W, S, 1]
+    by_class = support.sum(2, keepdim=True) / there.sum(2, keepdim=True).clamp(min=1)
+    by_task = support.sum((1, 2), keepdim=True) / there.sum((1, 2), keepdim=True).clamp(min=1)
+    images, classes = mask.sum((1, 2)), mask.any(2).sum(1)  # [E]
+    single = images == classes
+    apart = support - by_task.where(single[:, None, None, None], by_class)
+    free = (images - classes).where(~single, images - 1).clamp(min=1)
+    return apart.where(there, apart.new_zeros(())), free
+
+
+def _directions(tasks: Tensor) -> Tensor:
+    return F.normalize(tasks.detach().cpu().double(), dim=-1)

@@ -1,0 +1,153 @@
+"""Opinions: what one network makes of support sets, ready to judge any query.
+
+E tasks, W ways, S shots, Q queries, d entries an embedding.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from polyshot.config import AdaptationConfig
+from polyshot.methods.tasks import pick
+from polyshot.models.heads import Metric, prototypes
+from polyshot.predict.adapt.head import adapt_heads, heads_are_unit
+from polyshot.predict.adapt.pa import learn_maps
+
+USUAL_SCALE = 20.0
+"""Of cosines, in pools that compare by squared distance."""
+
+
+def prepared(embeddings: Tensor, metric: Metric) -> Tensor:
+    """Scale embeddings [..., d] to unit norm where the metric is cosine; else leave them raw."""
+    return F.normalize(embeddings, dim=-1) if metric == "cosine" else embeddings
+
+
+@dataclass(frozen=True, eq=False)
+class Opinion:
+    """A linear read-out of each task, learned from its support set."""
+
+    weight: Tensor
+    """``[E, W, d]``."""
+    bias: Tensor | None
+    """``[E, W]``."""
+    scale: Tensor
+    """``[E]``: logits are this times the scores. Prototypes compared by cosine have one, so that
+    cosines can be mixed; for all others it is 1."""
+    unit: bool
+    """Whether queries are scaled to unit norm."""
+    origin: Tensor | None = None
+    """``[E, 1, d]``, taken from queries first."""
+    maps: Tensor | None = None
+    """``[E, d, d]``, which queries of unit norm go through first."""
+    also: "tuple[Tensor, Opinion] | None" = None
+    """Another opinion, of k tasks, and int64 ``[k]`` which: these judge by the mean of both."""
+    diverged: Tensor | None = None
+    """Bool ``[E]``: tasks that stay without learning, which ran away; None for no task."""
+
+    def cpu(self) -> "Opinion":
+        """Return the opinion on the CPU."""
+        parts = (self.bias, self.origin, self.maps, self.diverged)
+        bias, origin, maps, diverged = (None if part is None else part.cpu() for part in parts)
+        also = None
+        if self.also is not None:
+            also = self.also[0].cpu(), self.also[1].cpu()
+        weight, scale = self.weight.cpu(), self.scale.cpu()
+        return Opinion(weight, bias, scale, self.unit, origin, maps, also, diverged)
+
+    def scores(self, query: Tensor) -> Tensor:
+        """Judge raw embeddings [E, Q, d]: [E, W, Q]; ways last would slow softmax tenfold."""
+        x = query if self.origin is None else query - self.origin
+        if self.maps is not None:
+            x = F.normalize(x, dim=-1) @ self.maps.mT
+        scores = self.weight @ x.mT
+        if self.unit:  # afterwards: there are fewer scores than entries of queries
+            length = torch.linalg.vector_norm(x, dim=-1).clamp(min=1e-12)  # [E, Q]
+            scores = scores / length.unsqueeze(1)
+        if self.bias is not None:
+            scores = scores + self.bias.unsqueeze(-1)
+        if self.also is not None:
+            rows, other = self.also
+            both = (scores[rows] + other.scores(query[rows])) / 2
+            scores = scores.index_copy(0, rows, both)
+        return scores
+
+    def logits(self, query: Tensor) -> Tensor:
+        """Judge raw embeddings [E, Q, d]: logits [E, W, Q]."""
+        return self.scores(query) * self.scale[:, None, None]
+
+
+def form_opinion(
+    support: Tensor,
+    mask: Tensor | None,
+    metric: Metric,
+    scale: float | Tensor,
+    adaptation: str,
+    config: AdaptationConfig,
+) -> Opinion:
+    """Learn from support sets.
+
+    Args:
+        support: raw embeddings ``[E, W, S, d]``.
+        mask: bool ``[E, W, S]``, True where there is an image; None where shots are even.
+        metric: of the prototypes.
+        scale: of their logits, one or ``[E]``.
+        adaptation: ``none``, ``head`` or ``pa``.
+        config: how heads and maps are learned.
+
+    """
+    scales = torch.as_tensor(scale, device=support.device, dtype=support.dtype).expand(len(support))
+    if adaptation == "head":
+        weight, bias = adapt_heads(support, mask, config, metric)
+        return Opinion(weight, bias, torch.ones_like(scales), heads_are_unit(config, metric))
+    plain = _by_prototypes(support, mask, metric, scales)
+    if adaptation == "pa":
+        return _with_maps(plain, support, mask, metric, scales, config)
+    return plain
+
+
+def _by_prototypes(support: Tensor, mask: Tensor | None, metric: Metric, scale: Tensor) -> Opinion:
+    """Compare queries with prototypes.
+
+    Logits are those of `models.heads.prototype_logits`, less a number a query, which softmax takes
+    away: it spares most of the work on tensors of the queries' size.
+    """
+    centres = prototypes(prepared(support, metric), mask)  # [E, W, d]
+    if metric == "cosine":
+        return Opinion(F.normalize(centres, dim=-1), None, scale, unit=True)
+    origin = centres.mean(1, keepdim=True)  # the embeddings' common mean would eat digits
+    apart, ones = centres - origin, torch.ones_like(scale)
+    bias = -apart.square().sum(-1) * scale.unsqueeze(-1)
+    return Opinion(2 * apart * scale[:, None, None], bias, ones, unit=False, origin=origin)
+
+
+def _with_maps(
+    plain: Opinion,
+    support: Tensor,
+    mask: Tensor | None,
+    metric: Metric,
+    scales: Tensor,
+    config: AdaptationConfig,
+) -> Opinion:
+    """Let the tasks that gain by it judge through a map; behind a map, always by cosine."""
+
+    def held_out(known: Tensor, places: Tensor) -> Tensor:
+        opinion = _by_prototypes(support, known, metric, scales)
+        return opinion.logits(pick(support, places).flatten(1, 2)).log_softmax(1).mT
+
+    by_cosine = metric == "cosine"
+    usual = scales if by_cosine else torch.full_like(scales, USUAL_SCALE)
+    learned = learn_maps(support, mask, usual, held_out, config)
+    if not len(learned.rows):
+        return replace(plain, diverged=learned.diverged)
+    scale, centres = learned.scale, learned.centres
+    if not by_cosine:  # the others' scores are logits
+        scale, centres = torch.ones_like(scale), centres * scale[:, None, None]
+    mapped = Opinion(centres, None, scale, unit=True, maps=learned.leaves[0])
+    return replace(
+        plain,
+        scale=plain.scale.index_copy(0, learned.rows, scale),
+        also=(learned.rows, mapped),
+        diverged=learned.diverged,
+    )

@@ -1,1 +1,0 @@
-"""What comes with Polyshot: a pool that needs no training, and an example to try it on."""
