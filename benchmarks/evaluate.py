@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from episodes import seconds
+from polyshot.models.normalise import normalise
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -26,7 +27,6 @@ from polyshot.data.pack import PackWriter
 from polyshot.data.splits import ClassSplit
 from polyshot.evaluation.evaluate import predictions, prepare
 from polyshot.models.modulators import Modulator, fold
-from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.pool.pool import Pool
 from polyshot.predict.rules import rule

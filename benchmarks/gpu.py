@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from polyshot.models.normalise import normalise
 
 from polyshot.config import Config, preset
 from polyshot.data.augment import augment
 from polyshot.data.domain import Domain
 from polyshot.data.pack import Pack, PackWriter
 from polyshot.methods.inner_loop import learn_networks
-from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet
 from polyshot.training.run import train
 from polyshot.util.device import best_device

@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from polyshot.methods import inner_loop
-from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.protomaml import ProtoMamlLearner
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.task_networks import embed_tasks, task_kernels
+from polyshot.tasks import Tasks
 from polyshot.util.device import best_device
 
 STEPS, RATE, ALONE, TURNS = 100, 0.001, 4, 7
@@ -42,7 +42,7 @@ def main() -> None:
     print(f"torch {torch.__version__}, {device}, width {config.width}, {side} px")
     table = torch.randint(0, 256, (2000, 3, side, side), device=device, dtype=torch.uint8)
     places = torch.randint(0, 2000, (episodes, 5, 15), device=device)
-    tasks = ImageTasks(
+    tasks = Tasks(
         lambda chosen: table[chosen], 2000, places[..., :5], places[..., 5:].flatten(1)
     )
     learner = ProtoMamlLearner(base, STEPS, RATE)
@@ -60,7 +60,7 @@ def main() -> None:
     against_vmap(base, tasks.part(slice(0, 100 if on_gpu else 4)), device)
 
 
-def plain_loop(base: ResNet, learner: ProtoMamlLearner, task: ImageTasks) -> Tensor:
+def plain_loop(base: ResNet, learner: ProtoMamlLearner, task: Tasks) -> Tensor:
     """What one would write for a single task: functional_call, autograd, SGD."""
     images = task.support_images()
     weight, bias = (t[0].detach() for t in learner.head(images, 5))
@@ -82,7 +82,7 @@ def plain_loop(base: ResNet, learner: ProtoMamlLearner, task: ImageTasks) -> Ten
     return values["weight"]
 
 
-def against_vmap(base: ResNet, tasks: ImageTasks, device: torch.device) -> None:
+def against_vmap(base: ResNet, tasks: Tasks, device: torch.device) -> None:
     images = tasks.support_images()
     kernels = {n: k.detach().contiguous() for n, k in task_kernels(base, len(tasks)).items()}
     usual = {n: k.permute(0, 1, 4, 2, 3).contiguous() for n, k in kernels.items()}

@@ -20,14 +20,14 @@ from typing import get_args
 import numpy as np
 import torch
 import torch.nn.functional as F
+from polyshot.methods.tasks import IndexedTasks
+from polyshot.models.normalise import normalise
 from torch import Tensor
 from torch.func import functional_call
 
 from polyshot.config import AdaptationConfig
 from polyshot.methods import inner_loop
-from polyshot.methods.tasks import IndexedTasks
 from polyshot.models.modulators import Modulator
-from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet, ResNetConfig, modulated_layers
 from polyshot.pool.pool import Pool
 from polyshot.predict.readout import Adaptation, predict

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyshot.errors import PolyshotError
-from polyshot.util.memory import in_parts
+from polyshot.util.device import in_parts
 
 
 @given(count=st.integers(0, 60), step=st.integers(0, 80), room=st.integers(1, 70))

@@ -21,20 +21,20 @@ from itertools import product
 import torch
 import torch.nn.functional as F
 from grid_worlds import grid_parser, sources_of, without, words, world_of
+from polyshot.training.tasks import hits
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
-from polyshot.evaluation.measure import answer
+from polyshot.evaluation.meter import answer
 from polyshot.evaluation.stats import combined, interval, paired
-from polyshot.evaluation.targets import TargetTasks
+from polyshot.evaluation.targets import Target
 from polyshot.experiments.settings import settings_of
-from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import find_methods
 from polyshot.methods.pool_rules import PoolWithRule
 from polyshot.predict.rules import RULES
-from polyshot.training.tasks import hits
+from polyshot.tasks import Tasks
 from polyshot.training.world import World
 
 SHAPES = (EpisodeShape(5, 5, 10), EpisodeShape(5, 1, 10))
@@ -90,7 +90,7 @@ def main() -> None:
 
 def tried(world: World, target: Pack, given: argparse.Namespace) -> Cells:
     """Measure everything on one target."""
-    drawn = TargetTasks(
+    drawn = Target(
         target, world.device, SHAPES, given.episodes, seed=1, part="val", views=world.config.views
     )
     dim, found = world.config.model.dim, {}
@@ -160,7 +160,7 @@ def _text(config: AdaptationConfig) -> str:
     return " ".join(f"{name}={value:g}" for name, value in values.items())
 
 
-def _losses(logits: Tensor, tasks: ImageTasks) -> list[float]:
+def _losses(logits: Tensor, tasks: Tasks) -> list[float]:
     """Return the cross-entropy of all queries at each sharpness."""
     queries = logits.shape[1] // tasks.way
     labels = torch.arange(tasks.way, device=logits.device).repeat_interleave(queries)
@@ -169,7 +169,7 @@ def _losses(logits: Tensor, tasks: ImageTasks) -> list[float]:
     return [float(F.cross_entropy(factor * flat, every)) for factor in SHARPNESS]
 
 
-def _accuracy(logits: Tensor, tasks: ImageTasks) -> Tensor:
+def _accuracy(logits: Tensor, tasks: Tasks) -> Tensor:
     by_class = logits.view(len(tasks), tasks.way, -1, tasks.way)
     return hits(by_class).flatten(1).double().mean(1).cpu()
 

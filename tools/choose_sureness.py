@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from polyshot.predict.temperature import sureness
 
 from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack, open_packs
 from polyshot.data.shapes import EpisodeShape
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.pool.pool import Pool
-from polyshot.predict.temperature import sureness
 from polyshot.training.selector import fit_scale
 
 EPISODES, QUERIES = 200, 5

@@ -14,12 +14,12 @@ import torch
 from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import open_packs
 from polyshot.data.shapes import EpisodeShape
-from polyshot.evaluation.embed import EmbeddingCache
 from polyshot.evaluation.evaluate import Prepared, prepare
 from polyshot.pool.default import pool_path
 from polyshot.pool.pool import Pool
 from polyshot.predict.familiar import familiar
 from polyshot.predict.rules import rule
+from polyshot.tasks import EmbeddingCache
 from polyshot.util.device import best_device
 
 

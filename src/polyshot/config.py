@@ -150,18 +150,18 @@ class AdaptationConfig:
     alpha_0, with `select` the selected one), from alpha_0, or from the heaviest member."""
     tsa_share: float = 0.3
     """Weight of what `tsa` has learned in the answer; the rest is the rule's own, without it."""
-    tsa_sharpness: float = 0.4
+    tsa_inverse_temperature: float = 0.4
     """Factor on the logarithms of the probabilities that come out: learning makes them too sure."""
-    familiar_sharpness: float = 0.6
+    familiar_inverse_temperature: float = 0.6
     """The same where a task is like those of the pool's sources."""
-    tsa_turns: bool = True
+    tsa_rotate_crops: bool = True
     """Whether updates of `tsa` take crops of the images in turn, instead of whole images always."""
-    tsa_apart: bool = True
+    tsa_leave_self_out: bool = True
     """Whether an image learns from the prototype of its class without itself, not with itself as in
     the paper of `tsa`."""
 
     def __post_init__(self) -> None:
-        for name in ("tsa_sharpness", "familiar_sharpness"):
+        for name in ("tsa_inverse_temperature", "familiar_inverse_temperature"):
             if getattr(self, name) <= 0:  # that would turn answers round
                 raise PolyshotError(f"adaptation.{name}={getattr(self, name)} must be above 0.")
         if not 0 <= self.tsa_share <= 1:

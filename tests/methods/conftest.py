@@ -13,9 +13,9 @@ from polyshot.data.table import Images
 from polyshot.data.toy.packs import draw_packs
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.models.resnet import ResNetConfig
-from polyshot.training.step import Report
 from polyshot.training.tasks import TaskSet
 from polyshot.training.world import World
+from polyshot.util.progress import Progress
 
 CPU = torch.device("cpu")
 SHAPE = EpisodeShape(5, 2, 3)
@@ -50,7 +50,7 @@ def world(packs: list[Pack], tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def make_world(
-    packs: list[Pack], folder: Path, report: Report | None = None, config: Config = TINY
+    packs: list[Pack], folder: Path, report: Progress | None = None, config: Config = TINY
 ) -> World:
     return World(packs, config, folder, CPU, report)
 

@@ -17,9 +17,9 @@ from polyshot.methods.method import find_methods
 from polyshot.methods.pool_rules import PoolWithRule
 from polyshot.training.folder import identity
 from polyshot.training.grown_world import GrownWorld, make_world
-from polyshot.training.step import Report
 from polyshot.training.world import World
 from polyshot.util.hashing import digest
+from polyshot.util.progress import Progress
 
 from .conftest import SHAPE, SMALL
 from .test_world import Steps
@@ -46,13 +46,13 @@ def grown(
     packs: list[Pack],
     new: Pack,
     folder: Path,
-    report: Report | None = None,
+    report: Progress | None = None,
     config: Config = SMALL,
 ) -> GrownWorld:
     return GrownWorld(packs, config, folder, CPU, report, added=new)
 
 
-def stop_at(step: str) -> Report:
+def stop_at(step: str) -> Progress:
     """Interrupt a step in its middle."""
 
     def report(name: str, done: int, total: int) -> None:

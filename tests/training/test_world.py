@@ -13,8 +13,8 @@ from polyshot.methods.protonet import ProtoNetLearner
 from polyshot.models.resnet import ResNet
 from polyshot.training.base import initial_base
 from polyshot.training.episodic import Learner, Plan
-from polyshot.training.step import Report
 from polyshot.training.world import World, settings_mark
+from polyshot.util.progress import Progress
 
 from .conftest import SHAPE, with_base
 
@@ -32,7 +32,7 @@ class Steps:
         self.updates[name] = self.updates.get(name, 0) + 1
 
 
-def make(packs: list[Pack], config: Config, folder: Path, report: Report | None = None) -> World:
+def make(packs: list[Pack], config: Config, folder: Path, report: Progress | None = None) -> World:
     return World(packs, config, folder, CPU, report)
 
 

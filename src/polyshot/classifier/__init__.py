@@ -1,5 +1,6 @@
 """A user's own classifier: fitted to a handful of images, asked for labels."""
 
-from polyshot.classifier.classifier import FewShotClassifier, label_files
+from polyshot.classifier.classifier import FewShotClassifier
+from polyshot.classifier.label import label_files
 
 __all__ = ["FewShotClassifier", "label_files"]

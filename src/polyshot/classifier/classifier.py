@@ -1,36 +1,35 @@
 """A classifier for a user's own images, from a handful of examples; scikit-learn's verbs.
 
-E is 1 here: the user's task. W classes, S images of the largest class, d entries an embedding.
+The user's examples are a batch of one task, so that what `evaluate` measures is what runs here. W
+classes, S images of the largest class, n images to classify, d entries an embedding.
 """
 
-import csv
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
-from pathlib import Path
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from polyshot.classifier.estimate import Estimate, wilson
-from polyshot.classifier.single_task import SingleTask
-from polyshot.classifier.support import Label, Members, Support, check_labels
-from polyshot.data import loading
-from polyshot.data.loading import Images, Progress, as_list, load_images
-from polyshot.errors import PolyshotError
+from polyshot.classifier.estimate import Estimate, Label, left_out_probabilities, wilson
+from polyshot.data.loading import Images, as_list, load_images
+from polyshot.errors import PolyshotError, join_names
 from polyshot.pool.pool import Pool
 from polyshot.predict.none_of_these import (
-    NONE,
+    Nearness,
     Threshold,
     check_classes,
     check_rate,
     set_threshold,
     with_none,
 )
-from polyshot.predict.readout import check_adaptation
+from polyshot.predict.predict import check_adaptation, fit_tasks
 from polyshot.predict.rules import rule as find_rule
-from polyshot.util.memory import forget
+from polyshot.tasks import Queries, Table, Tasks
+from polyshot.util.device import forget
+from polyshot.util.progress import Progress
 
 AUTO = "auto"
 """The adaptation of who chooses none: `tsa`, where that is worth it and does not take long."""
@@ -45,9 +44,9 @@ class FewShotClassifier:
 
     After `fit`: `classes_` (the labels, sorted), `weights_` (one a member of the pool, sum 1),
     `adaptation_` (what `auto` chose, or the one that was asked for), `adapted_` (whether it is
-    used: `pa` and `tsa` are not with one image a class), `diverged_` (whether it ran away, so that
-    it is not used) and `threshold_` (below which an image is none of these; None where that was not
-    asked for).
+    used: `pa` and `tsa` are not with one image a class), `diverged_` (whether learning diverged, so
+    that it is not used) and `threshold_` (below which an image is none of these; None where that
+    was not asked for).
     """
 
     classes_: NDArray[Any]
@@ -69,7 +68,7 @@ class FewShotClassifier:
 
         Args:
             pool: what embeds the images.
-            rule: how members are weighed: one of `methods.rules.RULES`, or ``member:<domain>``.
+            rule: how members are weighed: one of `predict.rules.RULES`, or ``member:<domain>``.
             adaptation: `none` compares with prototypes, `head` learns a linear head, `pa` a linear
                 map of the embedding, `tsa` a network for these classes, which takes longest; `auto`
                 is `tsa` up to `TSA_IMAGES` examples, and `head` with more, with one of each, or
@@ -98,12 +97,10 @@ class FewShotClassifier:
         if self.none_rate is not None:
             check_classes(classes)
         pixels = load_images(items, self.pool.size, report)
-        support = Support(Members(self.pool, self.batch), pixels, indices)
-        rule = find_rule(self.rule, self.pool)
-        asks_none = self.none_rate is not None
-        adaptation = self._choose(support)
+        tasks = Tasks.of_examples(self._table(pixels), indices)
+        adaptation = self._choose(tasks)
         try:
-            task = SingleTask(self.pool, support, rule, adaptation, asks_none, report)
+            self._learn(tasks, adaptation, report)
         except torch.OutOfMemoryError as error:
             if self.adaptation != AUTO or adaptation != "tsa":
                 raise PolyshotError(
@@ -111,30 +108,49 @@ class FewShotClassifier:
                     "examples: take the adaptation 'head', fewer examples, or the CPU."
                 ) from None
             forget(error)
-            adaptation = "head"
-            task = SingleTask(self.pool, support, rule, adaptation, asks_none, report)
-        threshold = None
-        if task.nearness is not None and self.none_rate is not None:
-            threshold = set_threshold(task.nearness.examples, self.none_rate)
-        self._task, self.threshold_ = task, threshold
-        self.classes_, self.weights_ = classes, task.weights.numpy()
-        self.adaptation_, self.adapted_, self.diverged_ = adaptation, task.adapted, task.diverged
+            self._learn(tasks, "head", report)
+        self.classes_ = classes
         return self
 
-    def _choose(self, support: Support) -> str:
+    def _learn(self, tasks: Tasks, adaptation: str, report: Progress | None) -> None:
+        """Learn from the examples; nothing of the classifier changes unless all of it is done."""
+        rule = find_rule(self.rule, self.pool)
+        fitted = fit_tasks(self.pool, tasks, [rule], adaptation, report)
+        mask = tasks.present[0].cpu()  # [W, S]
+        evidence = [
+            each._replace(support=each.support.cpu()) for each in fitted.evidence(tasks, rule.mixes)
+        ]
+        nearness, threshold = None, None
+        if self.none_rate is not None:
+            nearness = Nearness(evidence, mask.unsqueeze(0), self.pool.metric)
+            threshold = set_threshold(nearness.examples, self.none_rate)
+        self._fitted, self._mixes, self._mask = fitted, rule.mixes, mask
+        self._evidence, self._nearness, self.threshold_ = evidence, nearness, threshold
+        self.weights_ = fitted.weights[0][0].numpy()
+        self.adaptation_, self.adapted_ = adaptation, fitted.adapted
+        self.diverged_ = bool(fitted.diverged.any())
+
+    def _choose(self, tasks: Tasks) -> str:
         if self.adaptation != AUTO:
             return self.adaptation
-        few = len(support.images) <= TSA_IMAGES[self.pool.device.type]
-        enough = support.mask.shape[-1] >= self.pool.adaptation.least_shots  # of the largest class
+        few = tasks.table.count <= TSA_IMAGES[self.pool.device.type]
+        enough = tasks.shot >= self.pool.adaptation.least_shots  # of the largest class
         return "tsa" if few and enough else "head"
+
+    def _table(self, pixels: NDArray[np.uint8]) -> Table:
+        return Table.of(pixels, self.pool.device, self.pool.views, self.batch)
+
+    def _queries(self, images: Images, report: Progress | None) -> Queries:
+        table = self._table(load_images(images, self.pool.size, report))
+        return Queries(table, torch.arange(table.count, device=table.device).unsqueeze(0))
 
     def predict(self, images: Images, report: Progress | None = None) -> NDArray[Any]:
         """Name the class of each image: labels ``[n]``; one image gives an array of one.
 
         With `none_rate`, some may be `none of these`; labels that are numbers then come as objects.
         """
-        chances, none = self._answer(images, report)
-        named: NDArray[Any] = self.classes_[chances.argmax(1)]
+        probabilities, none = self.answer(images, report)
+        named: NDArray[Any] = self.classes_[probabilities.argmax(1)]
         return named if none is None else with_none(named, none)
 
     def predict_proba(self, images: Images, report: Progress | None = None) -> NDArray[np.float32]:
@@ -144,18 +160,27 @@ class FewShotClassifier:
         They are the chances of an image that is of one of the classes, also with `none_rate`.
         """
         self._check_fitted()
-        pixels = load_images(images, self.pool.size, report)
-        return self._task.probabilities(pixels).numpy()
+        return self._probabilities(self._queries(images, report))
 
-    def _answer(
-        self, images: Images, report: Progress | None
+    def answer(
+        self, images: Images, report: Progress | None = None
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_] | None]:
-        """Give probabilities ``[n, classes]``, and which images are none of these, ``[n]``."""
-        if getattr(self, "threshold_", None) is None:
-            return self.predict_proba(images, report), None
-        chances, nearness = self._task.answer(load_images(images, self.pool.size, report))
-        assert self.threshold_ is not None, "looked at above"
-        return chances.numpy(), self.threshold_.below(nearness)
+        """Give probabilities ``[n, classes]``, and which images are none of these, ``[n]``.
+
+        The latter is None where that was not asked for. A network that `tsa` has learned does not
+        tell how near an image is to the classes: the others are asked as well.
+        """
+        self._check_fitted()
+        queries = self._queries(images, report)
+        probabilities = self._probabilities(queries)
+        if self._nearness is None or self.threshold_ is None:
+            return probabilities, None
+        seen = [each.cpu() for each in self._fitted.see(queries, self._mixes)]
+        return probabilities, self.threshold_.below(self._nearness.of(seen))
+
+    def _probabilities(self, queries: Queries) -> NDArray[np.float32]:
+        answers: Tensor = self._fitted.probabilities(queries)[0, 0]  # [n, W]
+        return answers.cpu().numpy()
 
     def explain(self) -> list[tuple[str, float]]:
         """Say which members classify this task, with what weight, the heaviest first."""
@@ -171,7 +196,7 @@ class FewShotClassifier:
     def can_estimate(self) -> bool:
         """Whether some class has two images, which `estimate` needs."""
         self._check_fitted()
-        return self._task.mask.shape[-1] > 1
+        return self._mask.shape[-1] > 1
 
     def estimate(self) -> Estimate:
         """Estimate the accuracy on new images like the examples, by leaving each of them out.
@@ -183,18 +208,21 @@ class FewShotClassifier:
         (`Estimate.of`).
         """
         self._check_fitted()
-        mask = self._task.mask[0]  # [W, S]
+        mask = self._mask  # [W, S]
         places = (mask & (mask.sum(1, keepdim=True) > 1)).nonzero()  # [k, 2]: class, place in it
         if not self.can_estimate:
             raise PolyshotError(
                 "The accuracy cannot be estimated from one image a class: give two or more."
             )
         way, slots = mask.shape
-        logits_a_step = slots * way * way * slots * self._task.networks
+        logits_a_step = slots * way * way * slots * len(self._evidence)
         work = logits_a_step * self.pool.adaptation.steps
         heads = self.adaptation_ == "head" and work <= LARGEST_WORK
-        chances = self._task.left_out(places, heads)
-        right = chances.argmax(1) == places[:, 0]
+        pool = self.pool
+        answers = left_out_probabilities(
+            self._evidence, mask, places, self._mixes, pool.metric, pool.adaptation, heads
+        )
+        right = answers.argmax(1) == places[:, 0]
         per_class = {
             self.classes_[c].item(): float(right[places[:, 0] == c].float().mean())
             for c in sorted(set(places[:, 0].tolist()))
@@ -209,105 +237,35 @@ class FewShotClassifier:
             raise PolyshotError("The classifier knows no classes yet: call fit(images, labels).")
 
 
-@dataclass(frozen=True)
-class LabelledFile:
-    """What one file shows."""
-
-    path: Path
-    label: str
-    """A class, or `none of these`."""
-    probability: float | None
-    """Of this class among all; None for `none of these`, which has none."""
-    runner_up: str
-    """The next class; for `none of these` the likeliest one."""
-    runner_up_probability: float
-
-
-@dataclass(frozen=True)
-class LabelledFiles:
-    """Answers for some files, and how much they are worth."""
-
-    rows: list[LabelledFile]
-    members: list[tuple[str, float]]
-    """Which members answered, with what weight."""
-    estimate: Estimate | None
-    """None where no class has two examples."""
-    summary: str
-    """One line: the expected accuracy, or why it is not known."""
-    adaptation: str
-    """What was learned on the examples."""
-    threshold: Threshold | None = None
-    """Of `none of these`, where that was asked for."""
-
-    @property
-    def none_summary(self) -> str:
-        """One line: how many files are none of these; empty where that was not asked for."""
-        if self.threshold is None:
-            return ""
-        count = sum(row.label == NONE for row in self.rows)
-        # An odd example then hides foreign images that are nearer than it is.
-        alone = (
-            " The least near of these alone decides: more examples, or a higher rate, find more."
+def check_labels(labels: Sequence[Label] | None, images: int) -> tuple[NDArray[Any], Tensor]:
+    """Return the sorted classes and each label's place among them; refuses what is no labelling."""
+    if images == 0:
+        raise PolyshotError("There are no images: give at least one of each class.")
+    if labels is None:
+        raise PolyshotError("Labels are missing: give one for each image.")
+    listed: list[Any] = [labels] if isinstance(labels, str) else list(labels)
+    values = [one.item() if getattr(one, "ndim", None) == 0 else one for one in listed]
+    if len(values) != images:
+        raise PolyshotError(
+            f"There are {len(values)} labels for {images} images: give one for each image."
         )
-        return (
-            f"{NONE.capitalize()}: {count} of {len(self.rows)} images. Of images that are of your "
-            f"classes about {self.threshold.rate:.1%} are expected to get this answer by mistake "
-            f"(from leaving out each of {self.threshold.examples} examples)."
-            f"{alone if self.threshold.rank == 1 else ''}"
+    # NaN, a table's empty cell, differs from itself.
+    empty = [
+        i
+        for i, one in enumerate(values)
+        if one is None
+        or (isinstance(one, str) and not one.strip())
+        or (isinstance(one, Real) and one != one)  # noqa: PLR0124
+    ]
+    if empty:
+        raise PolyshotError(f"Labels are missing for images[{join_names(map(str, empty))}].")
+    strange = {type(one).__name__ for one in values if not isinstance(one, str | Real)}
+    if strange or len({isinstance(one, str) for one in values}) > 1:
+        what = join_names(sorted(strange)) if strange else "both"
+        raise PolyshotError(f"Labels are all text or all numbers, not {what}.")
+    classes, indices = np.unique(np.asarray(values), return_inverse=True)
+    if len(classes) < 2:
+        raise PolyshotError(
+            f"All images have the label '{classes[0]}': give images of at least two classes."
         )
-
-    def write_csv(self, path: Path) -> None:
-        """Write a table with a row a file."""
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("w", encoding="utf-8", newline="") as file:
-                writer = csv.writer(file)
-                writer.writerow(field.name for field in fields(LabelledFile))
-                writer.writerows(astuple(row) for row in self.rows)
-        except OSError as error:
-            raise PolyshotError(f"{path} cannot be written: {error.strerror or error}.") from None
-
-
-def label_files(
-    pool: Pool,
-    support: Path,
-    queries: Sequence[Path],
-    rule: str = "auto",
-    adaptation: str = AUTO,
-    report: Progress | None = None,
-    none_rate: float | None = None,
-) -> LabelledFiles:
-    """Classify files by examples on disk.
-
-    Args:
-        pool: what embeds the images.
-        support: a folder for each class, or a CSV file with the columns path and label.
-        queries: files, or folders that are searched for images.
-        rule: how members are weighed.
-        adaptation: `auto`, `none`, `head`, `pa` or `tsa`.
-        report: told how many images were read, and how `tsa` comes along.
-        none_rate: share of false alarms at which files may be `none of these`.
-    """
-    paths = loading.read_queries(queries)  # a wrong name shows before any work
-    examples, labels = loading.read_support(support)
-
-    def of_examples(what: str, done: int, total: int) -> None:
-        if report:  # a bar of their own: the queries are images, too
-            report("examples" if what == "images" else what, done, total)
-
-    classifier = FewShotClassifier(pool, rule, adaptation, none_rate=none_rate)
-    classifier.fit(examples, labels, of_examples)
-    estimate = classifier.estimate() if classifier.can_estimate else None
-    chances, none = classifier._answer(paths, report)
-    rows = []
-    for i, (path, line) in enumerate(zip(paths, chances, strict=True)):
-        second, first = line.argsort(kind="stable")[-2:]
-        best, other = classifier.classes_[first], classifier.classes_[second]
-        if none is not None and none[i]:
-            rows.append(LabelledFile(path, NONE, None, best, float(line[first])))
-        else:
-            rows.append(LabelledFile(path, best, float(line[first]), other, float(line[second])))
-    summary = str(estimate or "Expected accuracy: not known, no class has two images.")
-    learned = classifier.adaptation_ if classifier.adapted_ else "none"
-    members, threshold = classifier.explain(), classifier.threshold_
-    return LabelledFiles(rows, members, estimate, summary, learned, threshold)
+    return classes, torch.from_numpy(indices.astype(np.int64))

@@ -1,9 +1,25 @@
-"""What a few labelled images tell about the accuracy on further ones."""
+"""What a few labelled images tell about the accuracy on further ones: leave-one-out.
+
+W classes, S places in the largest, d entries an embedding.
+"""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from polyshot.classifier.support import Label
+import torch
+from torch import Tensor
+
+from polyshot.config import AdaptationConfig
+from polyshot.models.heads import Metric
+from polyshot.predict.predict import Evidence, mix
+from polyshot.predict.readout import fit_classifiers
+from polyshot.predict.rules import Mix
+from polyshot.util.device import one_thread
+
+Label = str | int | float
+CHUNK = 2**24
+"""Numbers of the support sets that are learned on at once."""
 
 
 @dataclass(frozen=True)
@@ -38,3 +54,48 @@ def wilson(right: int, count: int, z: float = 1.959964) -> tuple[float, float]:
     half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + (z / count / 2) ** 2)
     # At 0 and 1 the ends are the share itself, but for rounding.
     return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
+
+
+def left_out_probabilities(
+    evidence: Sequence[Evidence],
+    mask: Tensor,
+    places: Tensor,
+    mixes: Mix,
+    metric: Metric,
+    config: AdaptationConfig,
+    heads: bool,
+) -> Tensor:
+    """Classify support images of one task by the others: probabilities [k, W].
+
+    One image of each class is left out at a time: an image that is missing alone makes its class
+    the rarest, and what is learned then avoids it. Weights and blends stay as they are.
+
+    Args:
+        evidence: what each network that has a say sees in the support set.
+        mask: bool ``[W, S]``, True where there is an image.
+        places: int64 ``[k, 2]``, class and place in it of the images.
+        mixes: what the networks' weights are applied to.
+        metric: of the prototypes.
+        config: how heads are learned.
+        heads: whether to learn heads anew each time; else by prototypes.
+
+    """
+    shots = mask.shape[-1]
+    without = mask.repeat(shots, 1, 1)  # [S, W, S]: the s-th task lacks the s-th images
+    each = torch.arange(shots)
+    without[each, :, each] &= mask.sum(1) < 2  # a class of one image keeps it
+    scored = []
+    for weight, support, scale in evidence:
+        queries = support[0].transpose(0, 1)  # [S, W, d]
+        step = max(1, CHUNK // support.numel())
+        parts, own = [], 1.0
+        for kept, query in zip(torch.split(without, step), torch.split(queries, step), strict=True):
+            inputs = support.expand(len(kept), -1, -1, -1)
+            adaptation = "head" if heads else "none"
+            with one_thread():
+                classifiers = fit_classifiers(inputs, kept, metric, scale, adaptation, config)
+                parts.append(classifiers.scores(query))  # [s, W, W]: ways, then queries
+            own = float(classifiers.scale[0])
+        scores = torch.cat(parts)
+        scored.append((weight, scores[places[:, 1], :, places[:, 0]], own))
+    return mix(scored, mixes)

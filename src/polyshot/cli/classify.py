@@ -55,7 +55,7 @@ def classify(
 
     Example: polyshot classify --support photos/ --query new/
     """
-    from polyshot.classifier.classifier import label_files
+    from polyshot.classifier.label import label_files
     from polyshot.cli.display import out as console
     from polyshot.cli.display import progress, table
     from polyshot.pool.default import pool_path

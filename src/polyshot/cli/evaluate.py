@@ -97,7 +97,6 @@ def evaluate(
     Example: polyshot evaluate photos/
     """
     from polyshot.cli.display import progress
-    from polyshot.evaluation.embed import EmbeddingCache
     from polyshot.evaluation.evaluate import confusion as count_confusions
     from polyshot.evaluation.evaluate import evaluate as measure
     from polyshot.evaluation.results import Result, append_results
@@ -107,6 +106,7 @@ def evaluate(
     from polyshot.experiments.sheet import save_picture
     from polyshot.pool.default import pool_path
     from polyshot.pool.pool import Pool
+    from polyshot.tasks import EmbeddingCache
     from polyshot.util.device import best_device
 
     loaded = Pool.load(pool_path(pool), best_device(device)).with_views(views)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from polyshot.config import Config
     from polyshot.data.pack import Pack
     from polyshot.experiments.grid import GridFolder
-    from polyshot.training.step import Report
+    from polyshot.util.progress import Progress
 
 
 Data = Annotated[
@@ -261,7 +261,7 @@ def _config(
 
 
 def _packs(
-    data: Path | None, names: list[str], grid: "GridFolder", config: "Config", report: "Report"
+    data: Path | None, names: list[str], grid: "GridFolder", config: "Config", report: "Progress"
 ) -> "tuple[list[Pack], list[Pack]]":
     """Open the packs: those to train on, and the others."""
     from polyshot.data.pack import open_packs

@@ -3,7 +3,7 @@
 import errno
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,14 +18,12 @@ from polyshot.data.readers import Item, Listing, ReadOptions, open_source
 from polyshot.data.splits import read_split_file, split_classes
 from polyshot.data.workers import map_in_order
 from polyshot.errors import PolyshotError, did_you_mean, join_names
+from polyshot.util.progress import Progress
 
 CHUNK = 32
 """Images a worker decodes before it reports: progress stays lively, messages stay few."""
 
 Decoded = tuple[NDArray[np.uint8], dict[int, BadImage]]
-
-Progress = Callable[[str, int, int], None]
-"""Called with a domain's name, images done and images in all."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import csv
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ from polyshot.data.readers.base import FileItem
 from polyshot.data.readers.layout import JUNK, SUFFIXES
 from polyshot.data.workers import cores
 from polyshot.errors import PolyshotError, join_names
+from polyshot.util.progress import Progress
 
 ImageLike = str | Path | bytes | Image.Image | NDArray[Any] | torch.Tensor
 Images = ImageLike | Sequence[ImageLike]
-Progress = Callable[[str, int, int], None]
 
 CHANNELS = (1, 3, 4)
 """Grey, RGB, RGB with alpha."""

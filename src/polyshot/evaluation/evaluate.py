@@ -1,29 +1,30 @@
-"""Evaluation: every method on the same episodes of a target, from embeddings made once."""
+"""Evaluation: every method on the same episodes of a target, from embeddings made once.
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+E episodes, W ways, S shots, Q queries, R rules. There is one evaluator, `measure`, for the rules of
+a pool, for rivals and for episodes of any shape.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from polyshot import __version__
-from polyshot.data.episodes import Episodes, EpisodeSampler
+from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack
-from polyshot.data.shapes import EpisodeShape
+from polyshot.data.shapes import EpisodeShape, VariableShape
 from polyshot.errors import PolyshotError
-from polyshot.evaluation.calibration import calibration_error, first_choices
-from polyshot.evaluation.embed import EmbeddingCache, embed_pack
 from polyshot.evaluation.results import Result
-from polyshot.evaluation.stats import interval
-from polyshot.methods.tasks import IndexedTasks
-from polyshot.pool.pool import Pool, Report
-from polyshot.predict.readout import Answers, check_adaptation, predict_tasks
-from polyshot.predict.rules import Rule, rule
-from polyshot.util.memory import Done, in_parts
-
-__all__ = ["Prepared", "Result", "class_accuracies", "confusion", "evaluate", "prepare"]
+from polyshot.evaluation.stats import calibration_error, first_choices, interval
+from polyshot.evaluation.targets import Target
+from polyshot.pool.pool import Pool
+from polyshot.predict.predict import Answers, check_adaptation, predict_tasks
+from polyshot.predict.rules import rule
+from polyshot.tasks import EmbeddingCache, Tasks, check_size
+from polyshot.util.device import in_parts
+from polyshot.util.progress import Progress
 
 CHUNK = 1 << 19
 """Floats gathered at once (13 episodes of 5-way 5-shot 10 queries at 512).
@@ -33,33 +34,81 @@ times as many, that takes four times as long.
 """
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """Episodes of one target with the embeddings of their images."""
+class Measured(NamedTuple):
+    """How R rules or methods answered the queries of E episodes."""
 
-    episodes: Episodes
-    embeddings: dict[int, Tensor]
-    """float32 [n, d] by member, on the pool's device."""
-    positions: Tensor
-    """int64 [images of the pack]: where an image's embedding is."""
-    take: Callable[[Tensor], Tensor] | None = None
-    """Places of embeddings int64 [k] -> uint8 images [k, 3, side, side], on the pool's device."""
+    right: Tensor
+    """Bool ``[R, E, Q]``, on the CPU."""
+    sure: Tensor
+    """``[R, E, Q]``: the probability of the answer."""
+    there: Tensor
+    """Bool ``[E, Q]``: which queries there are."""
+    diverged: Tensor
+    """Bool ``[R, E]``: where learning diverged, so that there is none."""
 
-    def parts(
-        self, work: Callable[[IndexedTasks], Done], factor: int = 1
-    ) -> Iterator[tuple[slice, Done]]:
-        """Work on batches of tasks that gather `factor * CHUNK` floats a member."""
-        device = self.positions.device
-        support = self.positions[self.episodes.support.to(device)]  # [E, W, S]
-        query = self.positions[self.episodes.query.flatten(1).to(device)]  # [E, Q]
-        images = support[0].numel() + query[0].numel()
-        dim = next(iter(self.embeddings.values())).shape[1]
+    @property
+    def accuracies(self) -> Tensor:
+        """Share of right answers of each episode: float64 ``[R, E]``."""
+        return (self.right & self.there).double().sum(-1) / self.there.sum(-1)
 
-        def tasks(part: slice) -> IndexedTasks:
-            return IndexedTasks(self.embeddings, support[part], query[part], take=self.take)
+    def calibration_error(self, row: int) -> float:
+        """How far probabilities are from shares of right answers, over all queries."""
+        return calibration_error(self.sure[row][self.there], self.right[row][self.there])
 
-        step = episodes_at_once(images, dim, device, factor)
-        return in_parts(len(self.episodes), step, lambda part: work(tasks(part)))
+
+def measure(
+    predict: Callable[[Tasks], Answers],
+    groups: Sequence[tuple[Tensor, Tasks]],
+    dim: int,
+    adaptation: str,
+    look: Callable[[Tasks, Tensor], None] | None = None,
+) -> Measured:
+    """Let something classify the queries of episodes, some at a time.
+
+    Args:
+        predict: classifies the queries of tasks.
+        groups: episodes of one way each: their numbers ``[k]``, and their tasks (`Target.groups`).
+        dim: length of an embedding; it decides how many tasks are worked on at once.
+        adaptation: learning on support sets takes many small steps, which a larger batch shares.
+        look: told of some tasks and the answers to them, int64 ``[R, k, Q]``.
+
+    """
+    factor = 1 if adaptation == "none" else 8
+    parts: list[tuple[Tensor, Measured]] = []
+    for rows, tasks in groups:
+        images = tasks.way * tasks.shot + tasks.query.shape[1]
+        step = episodes_at_once(images, dim, tasks.device, factor)
+
+        def answer(part: slice, tasks: Tasks = tasks) -> Answers:
+            return predict(tasks.part(part))
+
+        for part, answers in in_parts(len(tasks), step, answer):
+            if not bool(answers.probabilities.isfinite().all()):
+                raise PolyshotError("The method's probabilities are not finite numbers.")
+            some = tasks.part(part)
+            sure, ways = (each.cpu() for each in first_choices(answers.probabilities))
+            truth = some.truth.cpu()  # [k, Q]
+            if look:
+                look(some, ways)
+            parts.append((rows[part], Measured(ways == truth, sure, truth >= 0, answers.diverged)))
+    return _joined(parts)
+
+
+def _joined(parts: Sequence[tuple[Tensor, Measured]]) -> Measured:
+    """Put parts together in the order of the episodes, padded to the most queries."""
+    count = sum(len(rows) for rows, _ in parts)
+    most = max(part.there.shape[-1] for _, part in parts)
+    rules = len(parts[0][1].right)
+    right = torch.zeros(rules, count, most, dtype=torch.bool)
+    sure, there = torch.zeros(rules, count, most), torch.zeros(count, most, dtype=torch.bool)
+    diverged = torch.zeros(rules, count, dtype=torch.bool)
+    for rows, part in parts:
+        queries = part.there.shape[-1]
+        right[:, rows, :queries] = part.right
+        sure[:, rows, :queries] = part.sure.to(sure.dtype)
+        there[rows, :queries] = part.there
+        diverged[:, rows] = part.diverged
+    return Measured(right, sure, there, diverged)
 
 
 def episodes_at_once(images: int, dim: int, device: torch.device, factor: int = 1) -> int:
@@ -74,22 +123,23 @@ def describe(
     pack_hash: str,
     method: str,
     adaptation: str,
-    accuracies: Sequence[float],
+    measured: Measured,
+    row: int,
     fingerprint: str,
     pool_hash: str,
     seen: bool | None,
 ) -> Result:
-    """Make the result of a method from its accuracies on a sampler's first episodes."""
-    shape = sampler.shape
-    assert isinstance(shape, EpisodeShape)
+    """Make the result of a method from its answers on a sampler's first episodes."""
+    shape, accuracies = sampler.shape, measured.accuracies[row].tolist()
+    fixed = shape if isinstance(shape, EpisodeShape) else None
     mean, half_width = interval(accuracies)
     return Result(
         method=method,
         target=sampler.domain.name,
         seen=seen,
-        way=shape.way,
-        shot=shape.shot,
-        queries=shape.queries,
+        way=fixed.way if fixed else 0,
+        shot=fixed.shot if fixed else 0,
+        queries=fixed.queries if fixed else 0,
         part=sampler.part,
         adaptation=adaptation,
         seed=sampler.seed,
@@ -103,14 +153,24 @@ def describe(
         pack=pack_hash,
         version=__version__,
         draw=str(sampler.key),
+        shape="" if fixed else "meta-dataset",
+        calibration_error=measured.calibration_error(row),
+        note=divergence_note(int(measured.diverged[row].sum()), len(accuracies)),
     )
+
+
+def divergence_note(diverged: int, tasks: int) -> str:
+    """Say on how many tasks an adaptation diverged; nothing if on none."""
+    if not diverged:
+        return ""
+    return f"adaptation diverged on {diverged} of {tasks} tasks; these have none"
 
 
 def evaluate(
     pool: Pool,
     pack: Pack,
     methods: Sequence[str] = ("auto",),
-    shape: EpisodeShape | None = None,
+    shape: EpisodeShape | VariableShape | None = None,
     episodes: int = 600,
     seed: int = 0,
     part: str = "test",
@@ -118,7 +178,7 @@ def evaluate(
     group_disjoint: bool = True,
     cache: EmbeddingCache | None = None,
     seen: bool | None = None,
-    report: Report | None = None,
+    report: Progress | None = None,
     drop_small: bool = False,
 ) -> list[Result]:
     """Measure methods on the first episodes of a target.
@@ -127,7 +187,8 @@ def evaluate(
         pool: what classifies.
         pack: the target.
         methods: names of rules, or ``member:<domain>``.
-        shape: of the episodes; 5-way 5-shot with 10 queries by default.
+        shape: of the episodes; 5-way 5-shot with 10 queries by default, `VariableShape` is
+            Meta-Dataset's.
         episodes: how many.
         seed: another seed, other episodes.
         part: of the target's class split.
@@ -143,133 +204,62 @@ def evaluate(
         diverged count as without adaptation; the result's note says how many they were.
 
     """
-    if episodes < 2:
-        raise PolyshotError(f"{episodes} episodes give no interval: ask for at least 2.")
     rules = [rule(name, pool) for name in methods]
-    adaptations = _adaptations(adapt)
+    wanted = (["head"] if adapt else []) if isinstance(adapt, bool) else list(adapt)
+    for name in wanted:
+        check_adaptation(name)
+    check_size(pack, pool.size)
     shape = shape or EpisodeShape()
-    sampler = EpisodeSampler(
-        pack.domain,
-        shape,
-        part=part,
-        seed=seed,
-        group_disjoint=group_disjoint,
-        drop_small=drop_small,
+    target = Target(
+        pack,
+        pool.device,
+        [shape],
+        episodes,
+        seed,
+        part,
+        group_disjoint,
+        drop_small,
+        pool.views,
+        cache,
+        report,
     )
-    task = prepare(pool, pack, sampler, episodes, rules, cache, report)
-    fingerprint, pool_hash = task.episodes.fingerprint(), pool.hash
-    labels = torch.arange(shape.way).repeat_interleave(shape.queries)
+    fingerprint, pool_hash = target.fingerprint(shape), pool.hash
     results = []
-    for adaptation in adaptations:
-        answers = [
-            (predicted.ways == labels, predicted.sure, predicted.diverged)
-            for predicted in predictions(pool, task, rules, adaptation)
-        ]
-        correct, sure, failed = (torch.cat(parts, 1) for parts in zip(*answers, strict=True))
-        accuracies = correct.double().mean(-1)  # [R, E]
-        for i, name in enumerate(methods):
-            result = describe(
-                sampler,
+    for adaptation in dict.fromkeys(["none", *wanted]):
+
+        def predict(tasks: Tasks, adaptation: str = adaptation) -> Answers:
+            return predict_tasks(pool, tasks, rules, adaptation)
+
+        measured = measure(predict, target.groups(shape), pool.config.dim, adaptation)
+        results += [
+            describe(
+                target.sampler(shape),
                 pack.hash,
                 name,
                 adaptation,
-                accuracies[i].tolist(),
+                measured,
+                i,
                 fingerprint,
                 pool_hash,
                 seen,
             )
-            result = replace(result, calibration_error=calibration_error(sure[i], correct[i]))
-            note = divergence_note(int(failed[i].sum()), episodes)
-            results.append(replace(result, note=note))
+            for i, name in enumerate(methods)
+        ]
     return results
-
-
-def divergence_note(diverged: int, tasks: int) -> str:
-    """Say on how many tasks an adaptation diverged; nothing if on none."""
-    if not diverged:
-        return ""
-    return f"adaptation diverged on {diverged} of {tasks} tasks; these have none"
-
-
-def _adaptations(adapt: bool | Sequence[str]) -> list[str]:
-    """List what is measured, without adaptation first; refuses names that are none."""
-    wanted = (["head"] if adapt else []) if isinstance(adapt, bool) else list(adapt)
-    for name in wanted:
-        check_adaptation(name)
-    return list(dict.fromkeys(["none", *wanted]))
-
-
-def prepare(
-    pool: Pool,
-    pack: Pack,
-    sampler: EpisodeSampler,
-    count: int,
-    rules: Sequence[Rule],
-    cache: EmbeddingCache | None = None,
-    report: Report | None = None,
-) -> Prepared:
-    """Draw episodes and embed their images with the members that the rules may ask."""
-    drawn = sampler(0, count)
-    used = np.unique(torch.cat([drawn.support.flatten(), drawn.query.flatten()]).numpy())
-    ids = np.flatnonzero(np.isin(pack.domain.labels, sampler.class_ids))
-    # All images of the classes, so that other seeds and shapes find them in the cache; unless the
-    # episodes touch only a small share of a large target.
-    if len(ids) > 2 * len(used):
-        ids = used
-    # The base in any case: it tells how familiar a task is.
-    members = sorted({0, *(member for each in rules for member in each.members(pool))})
-    embeddings = embed_pack(pool, pack, ids, cache, report, members)
-    positions = torch.full((len(pack.domain.labels),), -1)
-    positions[torch.from_numpy(ids)] = torch.arange(len(ids))
-    there = embeddings.to(pool.device)
-
-    def take(places: Tensor) -> Tensor:
-        return torch.from_numpy(np.array(pack.images[ids[places.cpu().numpy()]])).to(pool.device)
-
-    table = dict(zip(members, there, strict=True))
-    return Prepared(drawn, table, positions.to(pool.device), take)
-
-
-class Predicted(NamedTuple):
-    """What R rules say of some episodes, on the CPU."""
-
-    part: slice
-    """Which episodes."""
-    ways: Tensor
-    """int64 ``[R, E, Q]``: the likeliest way of each query."""
-    sure: Tensor
-    """``[R, E, Q]``: its probability."""
-    diverged: Tensor
-    """Bool ``[R, E]``: where learning diverged."""
-
-
-def predictions(
-    pool: Pool, task: Prepared, rules: Sequence[Rule], adaptation: str
-) -> Iterator[Predicted]:
-    """Classify the queries of all episodes, some episodes at a time."""
-    check_adaptation(adaptation)
-
-    def predict(tasks: IndexedTasks) -> Answers:
-        return predict_tasks(pool, tasks, rules, adaptation)  # probabilities [R, E, Q, W]
-
-    # Learning heads takes many small steps, which a larger batch shares.
-    for part, answers in task.parts(predict, 1 if adaptation == "none" else 8):
-        sure, ways = first_choices(answers.probabilities)
-        yield Predicted(part, ways.cpu(), sure.cpu(), answers.diverged)
 
 
 def confusion(
     pool: Pool,
     pack: Pack,
     method: str,
-    shape: EpisodeShape | None = None,
+    shape: EpisodeShape | VariableShape | None = None,
     episodes: int = 600,
     seed: int = 0,
     part: str = "test",
     adaptation: str = "none",
     group_disjoint: bool = True,
     cache: EmbeddingCache | None = None,
-    report: Report | None = None,
+    report: Progress | None = None,
     drop_small: bool = False,
 ) -> Tensor:
     """Count how queries of each class (rows) were classified (columns): int64 [C, C].
@@ -278,26 +268,60 @@ def confusion(
     are confused only in the episodes that hold both.
     """
     shape = shape or EpisodeShape()
-    sampler = EpisodeSampler(
-        pack.domain,
-        shape,
-        part=part,
-        seed=seed,
-        group_disjoint=group_disjoint,
-        drop_small=drop_small,
+    check_adaptation(adaptation)
+    target = Target(
+        pack,
+        pool.device,
+        [shape],
+        episodes,
+        seed,
+        part,
+        group_disjoint,
+        drop_small,
+        pool.views,
+        cache,
+        report,
     )
-    rules = [rule(method, pool)]
-    task = prepare(pool, pack, sampler, episodes, rules, cache, report)
-    count = len(pack.domain.class_names)
+    rules, count = [rule(method, pool)], len(pack.domain.class_names)
     result = torch.zeros(count * count, dtype=torch.int64)
-    for predicted in predictions(pool, task, rules, adaptation):
-        classes = task.episodes.classes[predicted.part]  # [E, W]
-        actual = classes.repeat_interleave(shape.queries, 1)  # [E, Q]
-        cells = actual * count + classes.gather(1, predicted.ways[0])
-        result += torch.bincount(cells.flatten(), minlength=count * count)
+
+    def note(tasks: Tasks, ways: Tensor) -> None:
+        assert tasks.classes is not None
+        truth = tasks.truth.cpu()  # [E, Q]
+        actual = tasks.classes.gather(1, truth.clamp(min=0))
+        cells = actual * count + tasks.classes.gather(1, ways[0])
+        result.add_(torch.bincount(cells[truth >= 0], minlength=count * count))
+
+    def predict(tasks: Tasks) -> Answers:
+        return predict_tasks(pool, tasks, rules, adaptation)
+
+    measure(predict, target.groups(shape), pool.config.dim, adaptation, note)
     return result.view(count, count)
 
 
 def class_accuracies(counts: Tensor) -> Tensor:
     """Share of each class's queries that were right, from `confusion`: [C], NaN without queries."""
     return counts.diagonal() / counts.sum(1)
+
+
+def member_shares(
+    pool: Pool,
+    pack: Pack,
+    shape: EpisodeShape | None = None,
+    episodes: int = 600,
+    method: str = "select",
+    cache: EmbeddingCache | None = None,
+) -> list[float]:
+    """Average a rule's weights over a target's test episodes: one share a member."""
+    shape = shape or EpisodeShape()
+    target = Target(pack, pool.device, [shape], episodes, views=pool.views, cache=cache)
+    tasks, weights = target.tasks(shape), rule(method, pool).weights
+    step = episodes_at_once(tasks.way * tasks.shot, pool.config.dim, pool.device)
+    parts = in_parts(len(tasks), step, lambda part: weights(pool, tasks.part(part)))
+    shares: list[float] = torch.cat([each for _, each in parts]).mean(0).tolist()  # of [E, M]
+    return shares
+
+
+def with_note(result: Result, note: str) -> Result:
+    """Put a remark before what a result says already."""
+    return replace(result, note="; ".join(filter(None, (note, result.note))))

@@ -68,6 +68,8 @@ class Result:
     seconds: float | None = None
     """To solve one task, in batches, on `device`."""
     device: str = ""
+    shape: str = ""
+    """``meta-dataset`` where ways and shots vary (then way, shot and queries are 0)."""
     calibration_error: float | None = None
     """How far probabilities are from shares of right answers (`evaluation.calibration`), over all
     queries; None in results that were written before it was measured."""

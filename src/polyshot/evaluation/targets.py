@@ -1,33 +1,38 @@
 """The episodes of a target with their images, drawn once for all methods and shapes.
 
 E episodes, W ways, S shots, Q queries. Whatever embeds these images once has embedded them for
-every shape: methods of one world that share a network share its embeddings.
+every shape: methods that share a network share its embeddings.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
+from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from polyshot.data.episodes import Episodes, EpisodeSampler
 from polyshot.data.pack import Pack
-from polyshot.data.shapes import EpisodeShape
+from polyshot.data.shapes import EpisodeShape, VariableShape
 from polyshot.data.table import Images
 from polyshot.errors import PolyshotError
-from polyshot.methods.image_tasks import ImageTasks, Kept
 from polyshot.models.views import Views
+from polyshot.tasks import EmbeddingCache, Table, Tasks
+from polyshot.util.hashing import digest
+from polyshot.util.progress import Progress
+
+Shape = EpisodeShape | VariableShape
 
 
 @dataclass(frozen=True, eq=False)
 class _Row:
     sampler: EpisodeSampler
     drawn: Episodes
-    tasks: ImageTasks
+    groups: list[tuple[Tensor, Tasks]]
 
 
-class TargetTasks:
+class Target:
     """The first episodes of a target, of several shapes.
 
     A shape that the target cannot serve is refused when it is asked for, the others work.
@@ -42,6 +47,8 @@ class TargetTasks:
         group_disjoint: keep support and query from sharing a group, where the target has groups.
         drop_small: leave out classes too small for a shape, instead of refusing.
         views: how often networks look at an image.
+        cache: where embeddings are kept.
+        report: told of the embedding's progress.
 
     """
 
@@ -49,18 +56,21 @@ class TargetTasks:
         self,
         pack: Pack,
         device: torch.device,
-        shapes: Sequence[EpisodeShape],
+        shapes: Sequence[Shape],
         episodes: int,
         seed: int = 0,
         part: str = "test",
         group_disjoint: bool = True,
         drop_small: bool = False,
         views: Views = "one",
+        cache: EmbeddingCache | None = None,
+        report: Progress | None = None,
     ):
         if episodes < 2:
             raise PolyshotError(f"{episodes} episodes give no interval: ask for at least 2.")
-        self.pack, self.device, self.episodes, self.views = pack, device, episodes, views
-        self._refused: dict[EpisodeShape, PolyshotError] = {}
+        self.pack, self.device, self.part = pack, device, part
+        self.episodes, self.views, self._cache, self._report = episodes, views, cache, report
+        self._refused: dict[Shape, PolyshotError] = {}
         samplers = {}
         for shape in shapes:
             try:
@@ -74,34 +84,47 @@ class TargetTasks:
                 )
             except PolyshotError as error:
                 self._refused[shape] = error
-        self._rows: dict[EpisodeShape, _Row] = {}
+        self._rows: dict[Shape, _Row] = {}
+        if len(shapes) == 1 and self._refused:
+            raise self._refused[shapes[0]]
         if samplers:
-            self._load(samplers, part)
+            self._load(samplers)
 
-    def tasks(self, shape: EpisodeShape, count: int | None = None) -> ImageTasks:
-        """Return the first `count` episodes, all by default."""
-        return self._row(shape).tasks.part(slice(0, count))
+    def tasks(self, shape: EpisodeShape, count: int | None = None) -> Tasks:
+        """Return the first `count` episodes of a fixed shape, all by default."""
+        ((_, tasks),) = self._row(shape).groups
+        return tasks.part(slice(0, count))
 
-    def alone(self, shape: EpisodeShape, count: int) -> ImageTasks:
-        """Return the first episodes with no images but their own, and nothing kept of any."""
-        tasks = self.tasks(shape, count)
+    def groups(self, shape: Shape, count: int | None = None) -> list[tuple[Tensor, Tasks]]:
+        """Return the first episodes as tasks of one way each: their numbers ``[k]``, and these.
+
+        Where shots or queries are uneven, tasks have a mask, and -1 as the label of no query.
+        """
+        wanted = self.episodes if count is None else count
+        found = []
+        for rows, tasks in self._row(shape).groups:
+            few = int((rows < wanted).sum())  # they stand in order
+            if few:
+                found.append((rows[:few], tasks.part(slice(0, few))))
+        return found
+
+    def alone(self, shape: Shape, count: int) -> Tasks:
+        """Return some of the first episodes with no images but their own, nothing kept of any."""
+        _, tasks = max(self.groups(shape, count), key=lambda group: len(group[0]))
+        take = tasks.table.take
+        assert take is not None
         both = torch.cat([tasks.support.flatten(1), tasks.query], 1)
         own, positions = torch.unique(both, return_inverse=True)
         support, query = positions.split([tasks.way * tasks.shot, tasks.query.shape[1]], 1)
-        return ImageTasks(
-            lambda wanted: tasks.take(own[wanted]),
-            len(own),
-            support.reshape(tasks.support.shape),
-            query,
-            frozen=True,
-            views=self.views,
-        )
+        table = Table(lambda wanted: take(own[wanted]), len(own), self.device, self.views)
+        support = support.reshape(tasks.support.shape)
+        return Tasks(table, query, support, tasks.mask, tasks.labels)
 
-    def sampler(self, shape: EpisodeShape) -> EpisodeSampler:
+    def sampler(self, shape: Shape) -> EpisodeSampler:
         """Return what drew the episodes."""
         return self._row(shape).sampler
 
-    def fingerprint(self, shape: EpisodeShape, count: int | None = None) -> str:
+    def fingerprint(self, shape: Shape, count: int | None = None) -> str:
         """Hash the first `count` episodes: results with the same one may be paired."""
         drawn = self._row(shape).drawn
         first = slice(0, count)
@@ -109,25 +132,71 @@ class TargetTasks:
             drawn.support[first], drawn.query[first], drawn.classes[first]
         ).fingerprint()
 
-    def _row(self, shape: EpisodeShape) -> _Row:
+    def check(self, shape: Shape) -> None:
+        """Refuse a shape that the target cannot serve."""
+        self._row(shape)
+
+    def _row(self, shape: Shape) -> _Row:
         if shape in self._refused:
             raise self._refused[shape]
         return self._rows[shape]
 
-    def _load(self, samplers: dict[EpisodeShape, EpisodeSampler], part: str) -> None:
+    @cached_property
+    def _images(self) -> Images:
+        return Images([self.pack], self.part, self.device)
+
+    def _load(self, samplers: dict[Shape, EpisodeSampler]) -> None:
         drawn = {shape: sampler(0, self.episodes) for shape, sampler in samplers.items()}
         flat = [ids.flatten() for row in drawn.values() for ids in (row.support, row.query)]
-        used, positions = torch.unique(torch.cat(flat), return_inverse=True)
-        images = Images([self.pack], part, self.device)
-        places = images.places(0, used)
+        used = torch.unique(torch.cat(flat))
+        used = used[used >= 0]
+        if self._cache is not None:
+            # All images of the classes, so that other seeds and shapes find them in the cache;
+            # unless the episodes touch only a small share of a large target.
+            classes = sorted({i for sampler in samplers.values() for i in sampler.class_ids})
+            every = np.flatnonzero(np.isin(self.pack.domain.labels, classes))
+            if len(every) <= 2 * len(used):
+                used = torch.from_numpy(every)
+        position_of = torch.full((len(self.pack.domain.labels),), -1)
+        position_of[used] = torch.arange(len(used))
 
         def take(wanted: Tensor) -> Tensor:
-            return images.bring(images.take(places[wanted.to(places.device)]))
+            ids = used[wanted.to(used.device)]
+            return self._images.bring(self._images.take(self._images.places(0, ids)))
 
-        parts = iter(positions.to(self.device).split([len(ids) for ids in flat]))
-        kept: Kept = WeakKeyDictionary()
+        table = Table(
+            take,
+            len(used),
+            self.device,
+            self.views,
+            name=f"embed {self.pack.domain.name}",
+            report=self._report,
+            cache=self._cache,
+            content=digest(self.pack.hash, used.numpy().astype("<i8").tobytes()),
+        )
         for shape, row in drawn.items():
-            support = next(parts).view(row.support.shape)  # [E, W, S]
-            query = next(parts).view(self.episodes, -1)  # [E, W * Q], class by class
-            tasks = ImageTasks(take, len(used), support, query, True, self.views, kept)
-            self._rows[shape] = _Row(samplers[shape], row, tasks)
+            groups = self._grouped(row, position_of, table)
+            self._rows[shape] = _Row(samplers[shape], row, groups)
+
+    def _grouped(
+        self, drawn: Episodes, position_of: Tensor, table: Table
+    ) -> list[tuple[Tensor, Tasks]]:
+        """Part episodes by their way; -1 pads ways, shots and queries where these vary."""
+        ways = (drawn.classes >= 0).sum(1)  # the ways that an episode has come first
+        groups = []
+        for way in torch.unique(ways).tolist():
+            rows = (ways == way).nonzero().flatten()
+            support, query = drawn.support[rows, :way], drawn.query[rows, :way]
+            mask, asked = support >= 0, query >= 0
+            even = bool(mask.all() and asked.all())
+            labels = torch.arange(way)[:, None].expand(query.shape).where(asked, -1)
+            tasks = Tasks(
+                table,
+                position_of[query].flatten(1).where(asked.flatten(1), 0).to(self.device),
+                position_of[support].to(self.device),
+                None if even else mask.to(self.device),
+                None if even else labels.flatten(1).to(self.device),
+                drawn.classes[rows, :way],
+            )
+            groups.append((rows, tasks))
+        return groups

@@ -4,9 +4,9 @@ import statistics
 from collections.abc import Sequence
 from html import escape
 
-from polyshot.evaluation.calibration import BINS
 from polyshot.evaluation.compare import label
 from polyshot.evaluation.results import Result
+from polyshot.evaluation.stats import BINS
 from polyshot.experiments.page_tables import plain_grid
 from polyshot.experiments.report_plain import UNKNOWN, PlainTable
 from polyshot.experiments.report_tables import method_order, protocol_order

@@ -13,7 +13,7 @@ from polyshot.errors import PolyshotError
 from polyshot.evaluation.compare import label
 from polyshot.evaluation.results import Result
 from polyshot.experiments.report_tables import classes_in_words, method_order
-from polyshot.models.resnet import parameter_count
+from polyshot.models.backbone import parameter_count
 from polyshot.models.views import VIEWS
 from polyshot.pool.pool import Pool
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
-from polyshot.evaluation.targets import TargetTasks
+from polyshot.evaluation.targets import Target
 from polyshot.experiments.protocols import PARTS
 from polyshot.training.world import World
 
@@ -49,7 +49,7 @@ class Cell:
         return f"{self.target.domain.name}{part}, {shape}{adapted}"
 
 
-Measure = Callable[[Cell, TargetTasks], None]
+Measure = Callable[[Cell, Target], None]
 """Measures a cell and writes what came out."""
 
 

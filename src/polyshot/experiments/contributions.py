@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from polyshot.errors import PolyshotError
-from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted
 from polyshot.methods.pool_rules import PoolWithRule
 from polyshot.methods.simple_avg import Average
+from polyshot.tasks import Tasks
 
 
-def contributions(fitted: Mapping[str, Fitted], tasks: ImageTasks) -> dict[str, Any]:
+def contributions(fitted: Mapping[str, Fitted], tasks: Tasks) -> dict[str, Any]:
     """Count each member's right answers in each episode, for methods that have members.
 
     Returns:
@@ -26,14 +26,14 @@ def contributions(fitted: Mapping[str, Fitted], tasks: ImageTasks) -> dict[str, 
     return {"queries": tasks.query.shape[1], "methods": methods}
 
 
-def _of_one(name: str, fitted: Fitted, tasks: ImageTasks) -> dict[str, Any]:
+def _of_one(name: str, fitted: Fitted, tasks: Tasks) -> dict[str, Any]:
     if isinstance(fitted, Average):
         members = list(fitted.names)
     elif isinstance(fitted, PoolWithRule):
         members = list(fitted.pool.members)
     else:
         raise PolyshotError(f"'{name}' has no members whose predictions could be counted.")
-    predicted = fitted.opinions(tasks).argmax(-1)  # [M, E, W * Q]
+    predicted = fitted.member_probabilities(tasks).argmax(-1)  # [M, E, W * Q]
     each = predicted.shape[-1] // tasks.way
     labels = torch.arange(tasks.way, device=predicted.device).repeat_interleave(each)
     return {"members": members, "correct": (predicted == labels).sum(-1).T.tolist()}

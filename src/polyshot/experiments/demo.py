@@ -8,19 +8,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from polyshot.classifier.classifier import label_files
+from polyshot.classifier.label import label_files
 from polyshot.config import Config, preset
 from polyshot.data.episodes import EpisodeSampler
-from polyshot.data.importer import Progress
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.toy.example import Example, draw_example
 from polyshot.data.toy.packs import keep_packs
 from polyshot.evaluation.compare import BASELINE, label, rows
-from polyshot.evaluation.embed import EmbeddingCache
-from polyshot.evaluation.evaluate import evaluate
+from polyshot.evaluation.evaluate import evaluate, member_shares
 from polyshot.evaluation.results import Result, append_results
-from polyshot.evaluation.shares import member_shares
 from polyshot.evaluation.stats import interval
 from polyshot.experiments.calibration_tables import calibration_section
 from polyshot.experiments.page import write_page
@@ -29,7 +26,9 @@ from polyshot.experiments.sheet import contact_sheet
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.pool.default import has_default
 from polyshot.pool.pool import Pool
+from polyshot.tasks import EmbeddingCache
 from polyshot.training.run import train
+from polyshot.util.progress import Progress
 
 SOURCES = ("glyphs", "strokes", "textures", "signs", "flowers", "vehicles")
 UNSEEN = ("aerial", "plankton")

@@ -11,9 +11,9 @@ from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.compare import BASELINE
-from polyshot.evaluation.measure import Meter
+from polyshot.evaluation.meter import Meter
 from polyshot.evaluation.results import Result
-from polyshot.evaluation.targets import TargetTasks
+from polyshot.evaluation.targets import Target
 from polyshot.experiments.cells import Cell, Job, Measure
 from polyshot.experiments.contributions import contributions
 from polyshot.experiments.grid import GridFolder
@@ -71,7 +71,7 @@ class AccuracyJob(Job):
         meter = Meter(world, self.method, self.settings, self.method.fit(world, self.settings))
         growth = self._growth(world)
 
-        def measure(cell: Cell, target: TargetTasks) -> None:
+        def measure(cell: Cell, target: Target) -> None:
             result = meter.measure(target, cell.shape, cell.adaptation, cell.episodes)
             result = replace(result, **growth, note=self._note(result.note, meter.fitted))
             if self._is_added(cell):
@@ -106,7 +106,7 @@ class AccuracyJob(Job):
         """Tell whether shares are kept: of pools that grow, only of the domain that was added."""
         return protocol != ADDED or self._is_added(cell)
 
-    def _add_shares(self, meter: Meter, cell: Cell, target: TargetTasks) -> None:
+    def _add_shares(self, meter: Meter, cell: Cell, target: Target) -> None:
         fitted = meter.fitted
         if not isinstance(fitted, PoolWithRule) or fitted.rule != "select":
             return
@@ -168,7 +168,7 @@ class ContributionJob(Job):
             for method in find_methods(CONTRIBUTORS)
         }
 
-        def measure(cell: Cell, target: TargetTasks) -> None:
+        def measure(cell: Cell, target: Target) -> None:
             counts = contributions(fitted, target.tasks(cell.shape, cell.episodes))
             about = {
                 "protocol": "contributions",

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from polyshot.data.capacity import Capacity
 from polyshot.data.domain import Domain
-from polyshot.data.importer import Imported, ImportOptions, Progress, import_source
+from polyshot.data.importer import Imported, ImportOptions, import_source
 from polyshot.data.pack import Pack, open_packs
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.splits import ClassSplit
 from polyshot.errors import PolyshotError, join_names
+from polyshot.util.progress import Progress
 
 LARGEST = EpisodeShape()
 """What is measured where the images allow it: 5 ways, 5 shots, 10 queries."""

@@ -15,7 +15,7 @@ from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import join_names
-from polyshot.evaluation.targets import TargetTasks
+from polyshot.evaluation.targets import Target
 from polyshot.experiments.cells import Cell, Job, Measure
 from polyshot.experiments.grid import GridFolder
 from polyshot.experiments.jobs import Wanted, jobs_of
@@ -25,9 +25,9 @@ from polyshot.experiments.settings import Overrides
 from polyshot.methods.method import find_methods
 from polyshot.models.views import Views
 from polyshot.training.grown_world import make_world
-from polyshot.training.step import Report
 from polyshot.training.world import World
-from polyshot.util.memory import forget, free_memory
+from polyshot.util.device import forget, free_memory
+from polyshot.util.progress import Progress
 
 BAR = "cells"
 """Name of the progress of the whole grid."""
@@ -81,7 +81,7 @@ def reproduce(
     overrides: Overrides | None = None,
     options: Sequence[str] = (),
     device: torch.device | None = None,
-    report: Report | None = None,
+    report: Progress | None = None,
     command: str = "",
     offset: float = 0.0,
 ) -> Summary:
@@ -164,7 +164,7 @@ def from_world(jobs: Sequence[Job], offset: float) -> list[Job]:
 
 class _Run:
     def __init__(
-        self, grid: GridFolder, jobs: Sequence[Job], device: torch.device, report: Report | None
+        self, grid: GridFolder, jobs: Sequence[Job], device: torch.device, report: Progress | None
     ):
         self.grid, self.jobs, self.device, self.report = grid, jobs, device, report
         cells = [cell for job in jobs for cell in job.cells]
@@ -174,7 +174,7 @@ class _Run:
         self._shapes = list(dict.fromkeys(cell.shape for cell in cells))
         self._episodes = max((cell.episodes for cell in cells), default=2)
         self._views: Views = jobs[0].config.views if jobs else "one"  # no protocol changes it
-        self._targets: dict[tuple[str, str], TargetTasks] = {}
+        self._targets: dict[tuple[str, str], Target] = {}
         self._world: tuple[str, World] | None = None
         self._missing = [(job, cell) for job, cells_of in self.open.items() for cell in cells_of]
         self._looked = time.monotonic()
@@ -222,10 +222,10 @@ class _Run:
             self.summary.failed.append(f"{what}: {self.grid.fail(job.label(cell), what, error)}")
             forget(error)
 
-    def _target(self, cell: Cell) -> TargetTasks:
+    def _target(self, cell: Cell) -> Target:
         key = cell.target.domain.name, cell.part
         if key not in self._targets:
-            self._targets[key] = TargetTasks(
+            self._targets[key] = Target(
                 cell.target,
                 self.device,
                 self._shapes,

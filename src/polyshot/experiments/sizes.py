@@ -1,7 +1,8 @@
 """Parameter counts: the paper's table, and what a pool holds."""
 
+from polyshot.models.backbone import parameter_count, sites_of
 from polyshot.models.modulators import Modulator
-from polyshot.models.resnet import ResNet, ResNetConfig, parameter_count
+from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.selector import Selector
 from polyshot.pool.pool import Pool
 
@@ -13,7 +14,7 @@ def paper_sizes() -> list[tuple[str, int]]:
     config = ResNetConfig()
     sizes = [("base (ResNet-18)", parameter_count(ResNet(config)))]
     for kind in ("conv1x1", "channel"):
-        one = parameter_count(Modulator(config, kind))
+        one = parameter_count(Modulator(sites_of(ResNet(config)), kind))
         sizes += [(f"one {kind} modulator", one), (f"eight {kind} modulators", PAPER_SOURCES * one)]
     for outputs, whose in ((PAPER_SOURCES, "its table"), (PAPER_SOURCES + 1, "its text, ours")):
         sizes.append(

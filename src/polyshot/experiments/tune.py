@@ -15,13 +15,13 @@ import torch
 from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError, join_names
-from polyshot.evaluation.measure import answer
+from polyshot.evaluation.meter import answer
 from polyshot.experiments.grid import GridFolder
-from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, find_methods
-from polyshot.training.step import Report
+from polyshot.tasks import Tasks
 from polyshot.training.world import World
 from polyshot.util.files import write_json
+from polyshot.util.progress import Progress
 
 BAR = "points"
 """Name of the progress of the whole tuning."""
@@ -46,7 +46,7 @@ def tune(
     config: Config,
     out: Path,
     device: torch.device | None = None,
-    report: Report | None = None,
+    report: Progress | None = None,
     command: str = "",
 ) -> list[Point]:
     """Try the declared grid of methods in the world of all sources.
@@ -79,7 +79,7 @@ def tune(
     grid.note(command, packs, device)
     wanted = [(method, settings) for method in methods for settings in points(method)]
     found: dict[str, list[tuple[Settings, float]]] = {}
-    tasks: list[ImageTasks] = []
+    tasks: list[Tasks] = []
     for number, (method, settings) in enumerate(wanted):
         if report:
             report(BAR, number, len(wanted))
@@ -108,7 +108,7 @@ def points(method: Method) -> list[dict[str, float]]:
     return [{**method.settings, **dict(zip(method.grid, each, strict=True))} for each in values]
 
 
-def _validation(fitted: Fitted, tasks: Sequence[ImageTasks], dim: int) -> float:
+def _validation(fitted: Fitted, tasks: Sequence[Tasks], dim: int) -> float:
     """Average the accuracy over the sources."""
     each = torch.stack([answer(fitted, own, "none", dim).accuracies.mean() for own in tasks])
     return round(float(each.mean()), 5)

@@ -11,7 +11,6 @@ learned for each query on the support set as it sees it.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -19,24 +18,90 @@ from torch import Tensor, nn
 
 from polyshot.config import AdaptationConfig
 from polyshot.data.shapes import EpisodeShape
-from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.protonet import episodic_plan, trainable
-from polyshot.models.attention import QueryAttention
+from polyshot.models.backbone import parameter_count
 from polyshot.models.heads import Metric, prototypes
-from polyshot.models.resnet import ResNet, parameter_count
+from polyshot.models.resnet import ResNet
 from polyshot.predict.adapt.head import adapt_heads, head_logits
-from polyshot.training.device import seeded
+from polyshot.tasks import Tasks
 from polyshot.training.episodic import EpisodeBatch, Learner
 from polyshot.training.step import Group
+from polyshot.training.world import World
+from polyshot.util.device import seeded
 
-if TYPE_CHECKING:
-    from polyshot.training.world import World
-
-PACE = 10.0
-"""How much faster than the base learns what is new."""
+ATTENTION_DROPOUT, OUTPUT_DROPOUT = 0.1, 0.5
+LR_FACTOR = 10.0
+"""Learning rate of what is new, in those of the base."""
 FLOATS = {"cpu": 1 << 22, "cuda": 1 << 28}
 """Numbers of adapted embeddings that are made at once."""
+
+
+class QueryAttention(nn.Module):
+    """Self-attention over a context and one query together, for many queries at once.
+
+    One block as FEAT has it: a single head, a residual, layer norm. But the output layer starts at
+    zero, not at random: the block then starts as layer norm of what it is given, and little
+    training suffices. Each query forms a set of N + 1 vectors with the context and sees no other
+    query; a set's order does not matter, nor its size. Only what differs from query to query is
+    computed for each of them: every product with a matrix [d, d] is made once a vector.
+    """
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.ask, self.key, self.value = (nn.Linear(dim, dim, bias=False) for _ in range(3))
+        for layer in (self.ask, self.key, self.value):
+            nn.init.normal_(layer.weight, std=math.sqrt(1 / dim))
+        self.out = nn.Linear(dim, dim)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+        self.norm = nn.LayerNorm(dim)
+        self.drop_attention = nn.Dropout(ATTENTION_DROPOUT)
+        self.drop_output = nn.Dropout(OUTPUT_DROPOUT)
+
+    def forward(
+        self, context: Tensor, query: Tensor, present: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Let each query and the context look at one another.
+
+        Args:
+            context: [E, N, d].
+            query: [E, Q, d].
+            present: bool [E, N], which of the context is there; all of it where None.
+
+        Returns:
+            The context as each query sees it [E, Q, N, d], the queries [E, Q, d], and the logarithm
+            of the attention [E, Q, N + 1, N + 1]: who looks, at whom; the query stands last.
+
+        """
+        count, queries = context.shape[1], query.shape[1]
+        scores = self._scores(context, query)
+        if present is not None:  # nobody looks at what is not there
+            there = F.pad(present, (0, 1), value=True)[:, None, None]  # [E, 1, 1, N + 1]
+            scores = scores.masked_fill(~there, -torch.inf)
+        log_attention = scores.log_softmax(-1)
+        attention = self.drop_attention(log_attention.exp())
+        # The output layer is linear: it may as well come before the values are mixed.
+        values, own = (self.value(x) @ self.out.weight.mT for x in (context, query))
+        at_context = attention[..., :count].flatten(1, 2) @ values  # [E, Q * (N + 1), d]
+        mixed = at_context.unflatten(1, (queries, -1)) + attention[..., count:] * own.unsqueeze(2)
+        before = torch.cat(
+            [context.unsqueeze(1).expand(-1, queries, -1, -1), query.unsqueeze(2)], 2
+        )  # [E, Q, N + 1, d]
+        after = self.norm(before + self.drop_output(mixed + self.out.bias))
+        return after[:, :, :count], after[:, :, count], log_attention
+
+    def _scores(self, context: Tensor, query: Tensor) -> Tensor:
+        """Compare all vectors of each set: [E, Q, N + 1, N + 1]."""
+        scale = 1 / math.sqrt(context.shape[-1])
+        context_asks, query_asks = scale * self.ask(context), scale * self.ask(query)
+        context_key, query_key = self.key(context), self.key(query)
+        among = (context_asks @ context_key.mT).unsqueeze(1)  # [E, 1, N, N]
+        of_query = (context_asks @ query_key.mT).mT.unsqueeze(-1)  # [E, Q, N, 1]
+        rows = torch.cat([among.expand(-1, query.shape[1], -1, -1), of_query], -1)
+        by_query = query_asks @ context_key.mT  # [E, Q, N]
+        itself = (query_asks * query_key).sum(-1, keepdim=True)  # [E, Q, 1]
+        return torch.cat([rows, torch.cat([by_query, itself], -1).unsqueeze(2)], 2)
 
 
 class FeatLearner(Learner):
@@ -64,27 +129,29 @@ class FeatLearner(Learner):
         divergence = F.kl_div(log_attention, target, reduction="sum") / rows
         return batch.cross_entropy(logits) + self.pull * divergence
 
-    def logits(self, support: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
+    def logits(
+        self, support: Tensor, query: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Compare queries [E, Q, d] with the prototypes of the support set [E, W, S, d].
 
         Returns logits [E, Q, W] and the logarithm of the attention [E, Q, W + 1, W + 1].
         """
-        centres, own, log_attention = self.attention(prototypes(support), query)
+        centres, own, log_attention = self.attention(prototypes(support, mask), query)
         distances = (centres - own.unsqueeze(2)).square().sum(-1)
         return -self.log_scale.exp() * distances, log_attention
 
-    def probabilities(self, tasks: ImageTasks) -> Tensor:
+    def probabilities(self, tasks: Tasks) -> Tensor:
         """Classify by the adapted prototypes: [E, Q, W]."""
-        return _in_parts(self.base, tasks, tasks.way + 1, lambda s, q: self.logits(s, q)[0])
+        return _in_parts(self.base, tasks, tasks.way + 1, lambda *of: self.logits(*of)[0])
 
 
 def faster_than_base(learner: Learner, groups: Sequence[Group]) -> list[Group]:
-    """Part groups of a learner's parameters: what is new learns faster, by `PACE`."""
+    """Part groups of a learner's parameters: what is new learns faster, by `LR_FACTOR`."""
     known = {id(parameter) for parameter in learner.base.parameters()}
     result = []
     for parameters, decayed, _ in groups:
         result.append(Group([p for p in parameters if id(p) in known], decayed))
-        result.append(Group([p for p in parameters if id(p) not in known], decayed, PACE))
+        result.append(Group([p for p in parameters if id(p) not in known], decayed, LR_FACTOR))
     return result
 
 
@@ -101,17 +168,17 @@ def wanted_attention(labels: Tensor, way: int) -> Tensor:
 
 def _in_parts(
     base: ResNet,
-    tasks: ImageTasks,
+    tasks: Tasks,
     vectors: int,
-    logits: Callable[[Tensor, Tensor], Tensor],
+    logits: Callable[[Tensor, Tensor, Tensor | None], Tensor],
 ) -> Tensor:
     """Classify a few tasks at a time, each query with so many vectors of its own: [E, Q, W]."""
-    device, queries = tasks.support.device, tasks.query.shape[1]
+    device, queries = tasks.device, tasks.query.shape[1]
     floats = queries * vectors * base.config.dim  # of one task
     parts = []
     with torch.no_grad():
         for part in tasks.chunks(FLOATS[device.type] // floats):
-            parts.append(torch.softmax(logits(*part.embedded(base)), -1))
+            parts.append(torch.softmax(logits(*part.embedded(base), part.mask), -1))
     return torch.cat(parts)
 
 
@@ -124,18 +191,20 @@ class Feat(Fitted):
     adaptation: AdaptationConfig
     note: str = "from the base"
 
-    def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+    def predict(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
         """Classify the queries, each in its own space: probabilities [E, Q, W]."""
         if adaptation == "none":
             return self.learner.probabilities(tasks)
         vectors = tasks.way * tasks.shot + 1
         return _in_parts(self.learner.base, tasks, vectors, self._head_logits)
 
-    def _head_logits(self, support: Tensor, query: Tensor) -> Tensor:
+    def _head_logits(self, support: Tensor, query: Tensor, mask: Tensor | None) -> Tensor:
         """Learn a head a query on the support set [E, W, S, d] as it sees it: [E, Q, W]."""
-        images, own, _ = self.learner.attention(support.flatten(1, 2), query)
+        there = None if mask is None else mask.flatten(1)
+        images, own, _ = self.learner.attention(support.flatten(1, 2), query, there)
         seen = images.unflatten(2, support.shape[1:3])  # [E, Q, W, S, d]
-        weight, bias = adapt_heads(seen, None, self.adaptation, self.metric)
+        shown = None if mask is None else mask.unsqueeze(1)  # [E, 1, W, S]
+        weight, bias = adapt_heads(seen, shown, self.adaptation, self.metric)
         alone = own.unsqueeze(2)  # [E, Q, 1, d]: the one query of its head
         return head_logits(alone, weight, bias, self.adaptation, self.metric).squeeze(2)
 
@@ -148,7 +217,7 @@ class Feat(Fitted):
         return shape.way * (shape.shot + shape.queries)
 
 
-def _fit(world: "World", settings: Settings) -> Feat:
+def _fit(world: World, settings: Settings) -> Feat:
     pull = settings["attention_pull"]
 
     def make() -> FeatLearner:

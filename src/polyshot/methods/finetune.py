@@ -4,21 +4,19 @@ A fresh linear layer on the frozen base, learned for 100 epochs on the support s
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig
 from polyshot.data.shapes import EpisodeShape
-from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, register
+from polyshot.models.backbone import parameter_count
 from polyshot.models.heads import Metric
-from polyshot.models.resnet import ResNet, parameter_count
+from polyshot.models.resnet import ResNet
 from polyshot.predict.adapt.head import adapt_heads, head_logits
-
-if TYPE_CHECKING:
-    from polyshot.training.world import World
+from polyshot.tasks import Tasks
+from polyshot.training.world import World
 
 
 @dataclass(eq=False)
@@ -29,10 +27,10 @@ class FittedHead(Fitted):
     metric: Metric
     recipe: AdaptationConfig
 
-    def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+    def predict(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
         """Learn a layer a task, then classify: probabilities [E, Q, W]."""
         support, query = tasks.embedded(self.network)
-        weight, bias = adapt_heads(support, None, self.recipe, self.metric)
+        weight, bias = adapt_heads(support, tasks.mask, self.recipe, self.metric)
         logits = head_logits(query, weight, bias, self.recipe, self.metric)
         return torch.softmax(logits, -1)
 
@@ -45,7 +43,7 @@ class FittedHead(Fitted):
         return shape.way * (shape.shot + shape.queries)
 
 
-def _fit(world: "World", settings: Settings) -> FittedHead:
+def _fit(world: World, settings: Settings) -> FittedHead:
     recipe = AdaptationConfig(
         start="random",
         steps=int(settings["epochs"]),

@@ -5,23 +5,22 @@ the unit prototypes times ten, which is never worse than a random start, and bat
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from polyshot.data.shapes import EpisodeShape
-from polyshot.methods.image_tasks import ImageTasks
-from polyshot.methods.inner_loop import learn_networks, tasks_at_once
+from polyshot.methods.inner_loop import learn_networks
 from polyshot.methods.method import Fitted, Method, Settings, register
+from polyshot.models.backbone import parameter_count
 from polyshot.models.heads import prototypes
-from polyshot.models.resnet import ResNet, parameter_count
+from polyshot.models.resnet import ResNet
 from polyshot.models.views import CROPS, VIEWS
 from polyshot.predict.adapt.head import START_SCALE
-
-if TYPE_CHECKING:
-    from polyshot.training.world import World
+from polyshot.predict.own_networks import tasks_at_once
+from polyshot.tasks import Tasks
+from polyshot.training.world import World
 
 
 @dataclass(eq=False)
@@ -31,31 +30,32 @@ class FineTunedNetworks(Fitted):
     network: ResNet
     steps: int
     rate: float
-    turns: bool
+    rotate_crops: bool
     """Whether steps take crops in turn, instead of the whole image always."""
 
-    def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+    def predict(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
         """Learn a network a task, then classify: probabilities [E, Q, W]."""
-        size = tasks_at_once(tasks.way * tasks.shot, tasks.support.device)
+        size = tasks_at_once(tasks.way * tasks.shot, tasks.device)
         return torch.cat([self._predict(part) for part in tasks.chunks(size)])
 
-    def _predict(self, tasks: ImageTasks) -> Tensor:
+    def _predict(self, tasks: Tasks) -> Tensor:
         with torch.no_grad():
             support, _ = tasks.embedded(self.network)
-            centres = prototypes(F.normalize(support, dim=-1))
+            centres = prototypes(F.normalize(support, dim=-1), tasks.mask)
             weight = START_SCALE * F.normalize(centres, dim=-1)  # [E, W, d]
             start = weight, weight.new_zeros(weight.shape[:2])
             learned = learn_networks(
                 self.network,
                 start,
                 tasks.support_images(),
+                tasks.present,
                 self.steps,
                 self.rate,
                 optimiser="adam",
                 unit=True,
-                turns=CROPS if self.turns else VIEWS["one"],
+                crops=CROPS if self.rotate_crops else VIEWS["one"],
             )
-            logits = learned.logits(self.network, tasks.query_images(), tasks.views)
+            logits = learned.logits(self.network, tasks.query_images(), tasks.table.views)
             return torch.softmax(logits, -1)
 
     def parameters(self) -> int:
@@ -72,7 +72,7 @@ class FineTunedNetworks(Fitted):
         return 3 * self.steps * shape.way * shape.shot
 
 
-def _fit(world: "World", settings: Settings) -> FineTunedNetworks:
+def _fit(world: World, settings: Settings) -> FineTunedNetworks:
     steps, rate = int(settings["steps"]), settings["learning_rate"]
     return FineTunedNetworks(world.base(), steps, rate, bool(settings["turns"]))
 

@@ -14,13 +14,11 @@ from torch import Tensor
 
 from polyshot.models.resnet import ResNet
 from polyshot.models.task_networks import embed_tasks, task_kernels
-from polyshot.models.views import VIEWS, View, Views, over_views, seen
+from polyshot.models.views import VIEWS, View, Views, apply_view, over_views
 from polyshot.util.device import bf16_on
 
-AT_ONCE = {"cpu": 4, "cuda": 100}
-"""Tasks of 5-way 5-shot that are learned side by side; more gain nothing."""
 CLIP = 5.0
-"""Largest norm of a task's gradient: an episode must not run away."""
+"""Largest norm of a task's gradient: no episode may diverge."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +50,12 @@ def learn_networks(
     base: ResNet,
     start: tuple[Tensor, Tensor],
     support: Tensor,
+    present: Tensor,
     steps: int,
     rate: float,
     optimiser: Literal["sgd", "adam"] = "sgd",
     unit: bool = False,
-    turns: Sequence[View] = VIEWS["one"],
+    crops: Sequence[View] = VIEWS["one"],
 ) -> TaskNetworks:
     """Learn every kernel and the head of each task by steps on its whole support set.
 
@@ -65,18 +64,19 @@ def learn_networks(
     Args:
         base: where kernels start.
         start: weight [E, W, d] and bias [E, W] where the heads start.
-        support: normalised images [E, W * S, 3, side, side], class by class.
+        support: normalised images [E, W, S, 3, side, side].
+        present: bool [E, W, S], True where there is an image.
         steps: how many; 0 leaves everything as it starts.
         rate: learning rate of kernels and heads.
         optimiser: plain SGD, or Adam.
         unit: whether heads see embeddings of unit norm.
-        turns: what of the images steps take in turn.
+        crops: what of the images steps take in turn.
 
     """
-    tasks, images = support.shape[:2]
-    looks = [seen(support, view) for view in turns[:steps]]
-    way = start[0].shape[1]
-    labels = torch.arange(way, device=support.device).repeat_interleave(images // way)
+    tasks, way, shot = support.shape[:3]
+    looks = [apply_view(support.flatten(1, 2), crop) for crop in crops[:steps]]
+    labels = torch.arange(way, device=support.device).repeat_interleave(shot)
+    shares = present.flatten(1) / present.flatten(1).sum(1, keepdim=True)  # [E, W * S]
     with torch.enable_grad():
         values = [*task_kernels(base, tasks).values(), *start]
         # Copies: a single task's view would be the base's own memory, and steps are in place.
@@ -89,10 +89,8 @@ def learn_networks(
         for _, look in zip(range(steps), cycle(looks), strict=False):
             logits = networks.logits(base, look)
             # The sum of the tasks' losses: the gradient of each task is that of its own.
-            loss = (
-                F.cross_entropy(logits.flatten(0, 1), labels.repeat(tasks), reduction="sum")
-                / images
-            )
+            losses = F.cross_entropy(logits.mT, labels.expand(tasks, -1), reduction="none")
+            loss = (losses * shares).sum()
             gradients = torch.autograd.grad(loss, leaves)
             if adam is None:
                 with torch.no_grad():
@@ -115,9 +113,3 @@ def _clipped(gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
     norm = torch.stack(squares).sum(0).sqrt()  # [E]
     factor = (CLIP / norm).clamp(max=1)
     return tuple(g.mul_(factor.view(-1, *[1] * (g.ndim - 1))) for g in gradients)
-
-
-def tasks_at_once(images: int, device: torch.device) -> int:
-    """Return how many tasks of so many support images to learn side by side."""
-    # Below a dozen images the networks themselves fill the memory, not the images.
-    return max(1, AT_ONCE[device.type] * 25 // max(images, 12))

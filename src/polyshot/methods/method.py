@@ -9,17 +9,14 @@ influences another.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, join_names, unknown
-from polyshot.methods.image_tasks import ImageTasks
 from polyshot.models.modulators import Kind
-
-if TYPE_CHECKING:
-    from polyshot.training.world import World
+from polyshot.tasks import Tasks
+from polyshot.training.world import World
 
 Settings = Mapping[str, float]
 BEYOND = ("pa", "tsa")
@@ -35,7 +32,7 @@ class Fitted(ABC):
     """Tasks, of all that were predicted, whose adaptation ran away, so that they had none."""
 
     @abstractmethod
-    def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+    def predict(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
         """Classify the queries: probabilities ``[E, Q, W]``, on the tasks' device."""
 
     @abstractmethod
@@ -63,7 +60,7 @@ class Method:
     paper: str
     about: str
     """One line."""
-    fit: Callable[["World", Settings], Fitted]
+    fit: Callable[[World, Settings], Fitted]
     """Trains what is missing in a world, or reads it."""
     adaptations: tuple[str, ...] = ("none", "head")
     """``none``, and the further adaptation that it knows, if any."""

@@ -5,24 +5,20 @@ Every rule over the pool is a method; those of the paper with either kind of mod
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig
 from polyshot.data.shapes import EpisodeShape
-from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, register
-from polyshot.methods.tasks import IndexedTasks
+from polyshot.models.backbone import parameter_count
 from polyshot.models.modulators import Kind
-from polyshot.models.resnet import ResNet, parameter_count
 from polyshot.pool.pool import Pool
 from polyshot.predict.familiar import familiar
-from polyshot.predict.readout import predict_tasks
+from polyshot.predict.predict import predict_tasks
 from polyshot.predict.rules import RULES, rule
-
-if TYPE_CHECKING:
-    from polyshot.training.world import World
+from polyshot.tasks import Tasks
+from polyshot.training.world import World
 
 STEP = 7 / 3
 """Passes that an update of `tsa` costs an image: forwards 1, with the modulator 10/9; backwards as
@@ -35,40 +31,28 @@ class PoolWithRule(Fitted):
 
     pool: Pool
     rule: str
-    networks: list[ResNet]
-    """The members; those of strength 0 are the base itself."""
     note: str = ""
     diverged: int = 0
-    """Tasks, of all that were predicted, whose adaptation ran away, so that they had none."""
 
-    def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
-        """Weigh the members' opinions: probabilities [E, Q, W]."""
-        found = rule(self.rule, self.pool)
-        pool = self.pool.with_views(tasks.views)  # as the tables are made
-        answers = predict_tasks(pool, self._indexed(tasks), [found], adaptation)
+    def predict(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
+        """Weigh the members' answers: probabilities [E, Q, W]."""
+        answers = predict_tasks(self.pool, tasks, [rule(self.rule, self.pool)], adaptation)
         self.diverged += int(answers.diverged.sum())
         return answers.probabilities[0]
 
-    def opinions(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
-        """Return each member's probabilities: [M, E, Q, W]."""
-        domains = self.pool.members[1:]
-        rules = [rule("base", self.pool), *(rule(f"member:{d}", self.pool) for d in domains)]
-        indexed = self._indexed(tasks, every=True)
-        return predict_tasks(self.pool, indexed, rules, adaptation).probabilities
+    def member_probabilities(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
+        """Return each member's own probabilities: [M, E, Q, W]."""
+        names = ["base", *(f"member:{domain}" for domain in self.pool.modulators)]
+        rules = [rule(name, self.pool) for name in names]
+        return predict_tasks(self.pool, tasks, rules, adaptation).probabilities
 
-    def weights(self, tasks: ImageTasks) -> Tensor:
+    def weights(self, tasks: Tasks) -> Tensor:
         """Return the weights that the rule gives to the members: [E, M]."""
-        return rule(self.rule, self.pool).weights(self.pool, self._indexed(tasks))
+        return rule(self.rule, self.pool).weights(self.pool, tasks)
 
-    def familiar(self, tasks: ImageTasks) -> Tensor:
+    def familiar(self, tasks: Tasks) -> Tensor:
         """Tell which tasks are like those of the pool's sources: bool [E]."""
-        return familiar(self.pool, self._indexed(tasks))
-
-    def _indexed(self, tasks: ImageTasks, every: bool = False) -> IndexedTasks:
-        members = rule(self.rule, self.pool).members(self.pool)
-        wanted = range(len(self.networks)) if every else members
-        tables = {i: tasks.table(self.networks[i]) for i in wanted}
-        return IndexedTasks(tables, tasks.support, tasks.query, take=tasks.take)
+        return familiar(self.pool, tasks)
 
     def parameters(self) -> int:
         """Count base, modulators and, where the rule asks them, the selector and the attention."""
@@ -113,10 +97,10 @@ LEARNING = {
     "familiar_rate": _DEFAULT.familiar_rate,
     "from_base": int(_DEFAULT.tsa_start == "base"),
     "share": _DEFAULT.tsa_share,
-    "turns": int(_DEFAULT.tsa_turns),
-    "apart": int(_DEFAULT.tsa_apart),
-    "sharpness": _DEFAULT.tsa_sharpness,
-    "familiar_sharpness": _DEFAULT.familiar_sharpness,
+    "turns": int(_DEFAULT.tsa_rotate_crops),
+    "apart": int(_DEFAULT.tsa_leave_self_out),
+    "sharpness": _DEFAULT.tsa_inverse_temperature,
+    "familiar_sharpness": _DEFAULT.familiar_inverse_temperature,
     "shots": _DEFAULT.least_shots,
 }
 """Settings of methods that can learn on the support set by `pa` or `tsa`."""
@@ -131,20 +115,20 @@ def with_learning(pool: Pool, settings: Settings) -> Pool:
         familiar_rate=settings["familiar_rate"],
         tsa_start="base" if settings["from_base"] else "rule",
         tsa_share=settings["share"],
-        tsa_turns=bool(settings["turns"]),
-        tsa_apart=bool(settings["apart"]),
-        tsa_sharpness=settings["sharpness"],
-        familiar_sharpness=settings["familiar_sharpness"],
+        tsa_rotate_crops=bool(settings["turns"]),
+        tsa_leave_self_out=bool(settings["apart"]),
+        tsa_inverse_temperature=settings["sharpness"],
+        familiar_inverse_temperature=settings["familiar_sharpness"],
         least_shots=int(settings["shots"]),
     )
     return replace(pool, adaptation=config)
 
 
-def _fit(kind: Kind, rule_name: str) -> Callable[["World", Settings], PoolWithRule]:
-    def fit(world: "World", settings: Settings) -> PoolWithRule:
+def _fit(kind: Kind, rule_name: str) -> Callable[[World, Settings], PoolWithRule]:
+    def fit(world: World, settings: Settings) -> PoolWithRule:
         pool = world.pool(kind)
         pool = with_learning(pool, settings) if settings else pool
-        return PoolWithRule(pool, rule_name, world.members(kind))
+        return PoolWithRule(pool, rule_name)
 
     return fit
 

@@ -9,28 +9,23 @@ another. Logits are divided by the root of the embedding's length, as protonet's
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from polyshot.data.shapes import EpisodeShape
-from polyshot.methods.image_tasks import ImageTasks
-from polyshot.methods.inner_loop import (
-    TaskNetworks,
-    learn_networks,
-    tasks_at_once,
-)
+from polyshot.methods.inner_loop import TaskNetworks, learn_networks
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.protonet import episodic_plan, trainable
+from polyshot.models.backbone import parameter_count
 from polyshot.models.heads import prototypes
-from polyshot.models.resnet import ResNet, parameter_count
+from polyshot.models.resnet import ResNet
 from polyshot.models.task_networks import task_kernels
+from polyshot.predict.own_networks import tasks_at_once
+from polyshot.tasks import Tasks
 from polyshot.training.episodic import EpisodeBatch, Learner
+from polyshot.training.world import World
 from polyshot.util.device import bf16_on
-
-if TYPE_CHECKING:
-    from polyshot.training.world import World
 
 VALIDATED, LOOKS = 5, 2
 """It looks at every fifth of the validation episodes, twice: each costs hundreds of passes."""
@@ -49,39 +44,41 @@ class ProtoMamlLearner(Learner):
     def loss(self, batch: EpisodeBatch) -> Tensor:
         """Cross-entropy of the queries after some steps on the support set."""
         support, query = batch.split(batch.images)
-        images = support.flatten(1, 2)  # [E, W * S, 3, side, side]
-        weight, bias = self.head(images, batch.shape.way)
-        learned = learn_networks(self.base, (weight, bias), images, self.steps, self.rate)
+        present = torch.ones(support.shape[:3], dtype=torch.bool, device=support.device)
+        weight, bias = self.head(support)
+        learned = learn_networks(self.base, (weight, bias), support, present, self.steps, self.rate)
         # Values of the adapted network, gradients of the one it started from.
-        start = task_kernels(self.base, len(images))
+        start = task_kernels(self.base, len(support))
         kernels = {name: _moved(start[name], value) for name, value in learned.kernels.items()}
         adapted = TaskNetworks(kernels, _moved(weight, learned.weight), _moved(bias, learned.bias))
         return batch.cross_entropy(adapted.logits(self.base, query))
 
-    def head(self, images: Tensor, way: int) -> tuple[Tensor, Tensor]:
-        """Make the prototypes' classifier from support images: weight [E, W, d], bias [E, W]."""
-        flat = images.flatten(0, 1).contiguous(memory_format=torch.channels_last)
-        with bf16_on(images.device):
+    def head(self, support: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Make the prototypes' classifier: weight [E, W, d], bias [E, W].
+
+        `support` are images [E, W, S, 3, side, side], `mask` [E, W, S] is True where there is one.
+        """
+        flat = support.flatten(0, 2).contiguous(memory_format=torch.channels_last)
+        with bf16_on(support.device):
             embeddings = self.base(flat)
-        grouped = embeddings.float().view(len(images), way, -1, embeddings.shape[-1])
-        centres = prototypes(grouped)  # [E, W, d]
+        centres = prototypes(embeddings.view(*support.shape[:3], -1), mask)  # [E, W, d]
         scale = 1 / math.sqrt(centres.shape[-1])
         return 2 * scale * centres, -scale * centres.square().sum(-1)
 
-    def adapted(self, tasks: ImageTasks, steps: int) -> Tensor:
+    def adapted(self, tasks: Tasks, steps: int) -> Tensor:
         """Classify after so many steps: probabilities [E, Q, W]."""
         parts = []
-        size = tasks_at_once(tasks.way * tasks.shot, tasks.support.device)
+        size = tasks_at_once(tasks.way * tasks.shot, tasks.device)
         with torch.no_grad():
             for part in tasks.chunks(size):
                 images = part.support_images()
-                start = self.head(images, part.way)
-                learned = learn_networks(self.base, start, images, steps, self.rate)
-                logits = learned.logits(self.base, part.query_images(), part.views)
+                start = self.head(images, part.mask)
+                learned = learn_networks(self.base, start, images, part.present, steps, self.rate)
+                logits = learned.logits(self.base, part.query_images(), part.table.views)
                 parts.append(torch.softmax(logits, -1))
         return torch.cat(parts)
 
-    def probabilities(self, tasks: ImageTasks) -> Tensor:
+    def probabilities(self, tasks: Tasks) -> Tensor:
         """Classify some episodes after as many steps as in training."""
         return self.adapted(tasks.part(slice(0, None, VALIDATED)), self.steps)
 
@@ -100,7 +97,7 @@ class ProtoMaml(Fitted):
     more_steps: int
     note: str = "from the base"
 
-    def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+    def predict(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
         """Adapt a network to each task, then classify: probabilities [E, Q, W]."""
         return self.learner.adapted(tasks, self._steps(adaptation))
 
@@ -121,7 +118,7 @@ class ProtoMaml(Fitted):
         return self.steps if adaptation == "none" else self.more_steps
 
 
-def _fit(world: "World", settings: Settings) -> ProtoMaml:
+def _fit(world: World, settings: Settings) -> ProtoMaml:
     steps, rate = int(settings["steps"]), settings["inner_rate"]
     plan = episodic_plan(world, settings)
     learner, _ = world.learned(

@@ -7,20 +7,18 @@ It starts from the world's base, as all trained rivals do, or from random weight
 
 import copy
 import math
-from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
-from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Method, Settings, register
 from polyshot.methods.prototypes import Prototypes, prototypes_on
 from polyshot.models.heads import Metric, prototype_logits, prototypes
 from polyshot.models.resnet import ResNet
-from polyshot.predict.readout import opinion
+from polyshot.predict.readout import fit_classifiers
+from polyshot.tasks import Tasks
 from polyshot.training.episodic import EpisodeBatch, Learner, Plan
-
-if TYPE_CHECKING:
-    from polyshot.training.world import World
+from polyshot.training.world import World
 
 
 class ProtoNetLearner(Learner):
@@ -38,13 +36,14 @@ class ProtoNetLearner(Learner):
         scale = 1 / math.sqrt(query.shape[-1])
         return batch.cross_entropy(prototype_logits(query, prototypes(support), "euclidean", scale))
 
-    def probabilities(self, tasks: ImageTasks) -> Tensor:
+    def probabilities(self, tasks: Tasks) -> Tensor:
         """Classify by the metric that is used later: [E, Q, W]."""
         support, query = tasks.embedded(self.base)
-        return opinion(support, query, None, self.metric, 1.0, None).mT
+        classifiers = fit_classifiers(support, tasks.mask, self.metric, 1.0)
+        return torch.softmax(classifiers.logits(query), 1).mT
 
 
-def _fit(world: "World", settings: Settings) -> Prototypes:
+def _fit(world: World, settings: Settings) -> Prototypes:
     if settings["from_scratch"]:
         return prototypes_on(world, from_scratch(world, settings), "from random weights")
     learner, _ = world.learned(
@@ -55,7 +54,7 @@ def _fit(world: "World", settings: Settings) -> Prototypes:
     return prototypes_on(world, learner.base, "from the base")
 
 
-def episodic_plan(world: "World", settings: Settings, pace: float = 1.0) -> Plan:
+def episodic_plan(world: World, settings: Settings, pace: float = 1.0) -> Plan:
     """Plan the episodes of a rival: as many updates as a modulator gets, times `pace`."""
     own = world.config.modulator
     steps = round(pace * own.steps)
@@ -71,7 +70,7 @@ def episodic_plan(world: "World", settings: Settings, pace: float = 1.0) -> Plan
     )
 
 
-def from_scratch(world: "World", settings: Settings) -> ResNet:
+def from_scratch(world: World, settings: Settings) -> ResNet:
     """Train a network by episodes from random weights; it needs more of them."""
     learner, _ = world.learned(
         "protonet-scratch",

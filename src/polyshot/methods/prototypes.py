@@ -4,22 +4,21 @@ The rival that the paper left out, and the hardest to beat.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig, to_dict
 from polyshot.data.shapes import EpisodeShape
-from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.pool_rules import LEARNING, PoolWithRule, with_learning
+from polyshot.models.backbone import parameter_count
 from polyshot.models.heads import Metric
-from polyshot.models.resnet import ResNet, parameter_count
+from polyshot.models.resnet import ResNet
 from polyshot.pool.pool import Pool
-from polyshot.predict.readout import opinion
-
-if TYPE_CHECKING:
-    from polyshot.training.world import World
+from polyshot.predict.readout import fit_classifiers
+from polyshot.tasks import Tasks
+from polyshot.training.world import World
 
 
 @dataclass(eq=False)
@@ -33,11 +32,13 @@ class Prototypes(Fitted):
     adaptation: AdaptationConfig
     note: str = ""
 
-    def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+    def predict(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
         """Classify the queries: probabilities [E, Q, W]."""
         support, query = tasks.embedded(self.network)
-        head = self.adaptation if adaptation == "head" else None
-        return opinion(support, query, None, self.metric, self.scale, head).mT
+        classifiers = fit_classifiers(
+            support, tasks.mask, self.metric, self.scale, adaptation, self.adaptation
+        )
+        return torch.softmax(classifiers.logits(query), 1).mT
 
     def parameters(self) -> int:
         """Count the network's."""
@@ -48,13 +49,13 @@ class Prototypes(Fitted):
         return shape.way * (shape.shot + shape.queries)
 
 
-def prototypes_on(world: "World", network: ResNet, note: str = "") -> Prototypes:
+def prototypes_on(world: World, network: ResNet, note: str = "") -> Prototypes:
     """Read a network of a world out by prototypes, with the world's metric and its best scale."""
     config = world.config
     return Prototypes(network, config.metric, world.scale(network), config.adaptation, note)
 
 
-def _fit(world: "World", settings: Settings) -> PoolWithRule:
+def _fit(world: World, settings: Settings) -> PoolWithRule:
     """Take the base as a pool without modulators: it then learns on support sets as pools do."""
     config, base = world.config, world.base()
     pool = Pool(
@@ -68,7 +69,7 @@ def _fit(world: "World", settings: Settings) -> PoolWithRule:
         about={"config": to_dict(config)},
         views=config.views,
     )
-    return PoolWithRule(with_learning(pool, settings), "base", [base])
+    return PoolWithRule(with_learning(pool, settings), "base")
 
 
 register(

@@ -6,19 +6,16 @@ probabilities are averaged. Worlds that share a source share its network.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from polyshot.data.shapes import EpisodeShape
-from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.protonet import from_scratch
 from polyshot.methods.prototypes import Prototypes, prototypes_on
-
-if TYPE_CHECKING:
-    from polyshot.training.world import World
+from polyshot.tasks import Tasks
+from polyshot.training.world import World
 
 
 @dataclass(eq=False)
@@ -30,11 +27,11 @@ class Average(Fitted):
     """Their sources."""
     note: str = "networks from random weights, one a source"
 
-    def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+    def predict(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
         """Average the members' probabilities: [E, Q, W]."""
-        return self.opinions(tasks, adaptation).mean(0)
+        return self.member_probabilities(tasks, adaptation).mean(0)
 
-    def opinions(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+    def member_probabilities(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
         """Return each member's probabilities: [M, E, Q, W]."""
         return torch.stack([member.predict(tasks, adaptation) for member in self.members])
 
@@ -47,7 +44,7 @@ class Average(Fitted):
         return sum(member.passes(shape, adaptation) for member in self.members)
 
 
-def _fit(world: "World", settings: Settings) -> Average:
+def _fit(world: World, settings: Settings) -> Average:
     singles = [world.single(source) for source in range(len(world.packs))]
     return Average(
         [prototypes_on(world, from_scratch(single, settings)) for single in singles], world.sources

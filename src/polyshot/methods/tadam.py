@@ -12,10 +12,9 @@ it then gets any better, its note says.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -24,23 +23,24 @@ from torch import Tensor, nn
 from polyshot.config import AdaptationConfig
 from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.feat import faster_than_base
-from polyshot.methods.image_tasks import BATCH, ImageTasks
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.protonet import episodic_plan, trainable
-from polyshot.models.conditioned import TaskConditions, embed_conditioned
-from polyshot.models.heads import Metric, prototype_logits, prototypes
-from polyshot.models.resnet import ResNet, parameter_count
+from polyshot.models.backbone import Site, affine, parameter_count, sites_of, walk_through
+from polyshot.models.heads import Metric, prepared, prototype_logits, prototypes
+from polyshot.models.modulators import TaskAct
+from polyshot.models.resnet import ResNet
 from polyshot.models.views import over_views
 from polyshot.predict.adapt.head import START_SCALE
-from polyshot.predict.readout import opinion, prepared
-from polyshot.training.device import seeded
-from polyshot.training.episodic import EpisodeBatch, Learner, accuracy
+from polyshot.predict.readout import fit_classifiers
+from polyshot.tasks import BATCH, Tasks
+from polyshot.training.episodic import EpisodeBatch, Learner
 from polyshot.training.step import Group
-from polyshot.util.device import bf16_on
+from polyshot.training.validation import accuracy
+from polyshot.training.world import World
+from polyshot.util.device import bf16_on, seeded
 
-if TYPE_CHECKING:
-    from polyshot.training.world import World
-
+MOST_HIDDEN = 128
+"""Widest hidden layer: one as wide as the convolution would hold as much as the base itself."""
 STRENGTH_PULL = 0.01
 """Weight of the squares of gamma_0 and beta_0 in the loss."""
 WARM_UP = 0.1
@@ -48,6 +48,72 @@ WARM_UP = 0.1
 VALIDATED = 1 / 3
 """Share of the validation episodes that it looks at: the images of each are embedded anew, while
 other methods embed every image once."""
+
+
+class TaskConditions(nn.Module):
+    """The task embedding network: two residual networks of three layers for each site.
+
+    It reads a task's representation and says how the channels of each site change after batch norm:
+    h -> (1 + gamma) h + beta. Both are multiplied by learned numbers that start at 0, so that a
+    training starts from the base itself.
+    """
+
+    def __init__(self, sites: Sequence[Site], dim: int):
+        super().__init__()
+        self.sites = sites
+        self.networks = nn.ModuleList(_Pair(dim, site.outputs) for site in sites)
+        self.strengths = nn.Parameter(torch.zeros(2 * len(sites)))
+        """How much each layer is scaled and shifted: gamma_0 and beta_0, layer by layer."""
+
+    def forward(self, task: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+        """Turn representations of tasks [E, d] into gamma and beta, [E, channels], by layer."""
+        task = F.layer_norm(task, task.shape[-1:])  # sources differ in size, and training moves it
+        result = {}
+        strengths = self.strengths.view(-1, 2, 1, 1)
+        for site, network, strength in zip(self.sites, self.networks, strengths, strict=True):
+            gamma, beta = strength * network(task)  # [E, channels] each
+            result[site.layer] = gamma, beta
+        return result
+
+
+class _Pair(nn.Module):
+    """Two networks side by side: [E, d] -> [2, E, channels]."""
+
+    def __init__(self, inputs: int, outputs: int):
+        super().__init__()
+        hidden = min(outputs, MOST_HIDDEN)
+        sizes = ((inputs, hidden), (hidden, hidden), (hidden, outputs))
+        self.weights = nn.ParameterList(
+            torch.randn(2, *size) / math.sqrt(size[0]) for size in sizes
+        )
+        # Of one axis, as all that weight decay leaves alone.
+        self.biases = nn.ParameterList(torch.zeros(2 * size[1]) for size in sizes)
+
+    def forward(self, task: Tensor) -> Tensor:
+        x = F.silu(self._layer(0, task.expand(2, -1, -1)))  # [2, E, hidden]
+        x = x + F.silu(self._layer(1, x))
+        return self._layer(2, x)
+
+    def _layer(self, number: int, x: Tensor) -> Tensor:
+        return torch.baddbmm(self.biases[number].view(2, 1, -1), x, self.weights[number])
+
+
+def embed_conditioned(
+    base: nn.Module, conditions: Mapping[str, tuple[Tensor, Tensor]], images: Tensor
+) -> Tensor:
+    """Embed normalised images [E, B, 3, H, W], those of a task under its conditions: [E, B, d].
+
+    Batch norm keeps its statistics, in training too; it and the conditions are one step, since both
+    are linear by channel. One walk, for all tasks together.
+    """
+    tasks, acts = len(images), {}
+    for site in sites_of(base):
+        slope, shift = affine(base, site)  # [channels]
+        gamma, beta = conditions[site.layer]  # [E, channels]
+        scale = 1 + gamma
+        acts[site.layer] = TaskAct(site, tasks, None, scale * slope, scale * shift + beta)
+    flat = images.flatten(0, 1).contiguous(memory_format=torch.channels_last)
+    return walk_through(base)(flat, acts).view(tasks, images.shape[1], -1)
 
 
 class TadamLearner(Learner):
@@ -67,7 +133,7 @@ class TadamLearner(Learner):
         super().__init__(base)
         dim = base.config.dim
         self.metric, self.auxiliary = metric, auxiliary
-        self.conditions = TaskConditions(base.config)
+        self.conditions = TaskConditions(sites_of(base), dim)
         start = START_SCALE if metric == "cosine" else 1 / math.sqrt(dim)
         self.log_scale = nn.Parameter(torch.tensor(math.log(start)))
         # The heads lie side by side in one matrix; at zero they do not pull the base anywhere yet.
@@ -114,31 +180,36 @@ class TadamLearner(Learner):
         every = labels.unsqueeze(2).expand(logits.shape[:-1])
         return F.cross_entropy(logits.flatten(0, 2), every.flatten())
 
-    def conditioned(self, support: Tensor, images: Tensor) -> Tensor:
+    def conditioned(self, support: Tensor, images: Tensor, mask: Tensor | None = None) -> Tensor:
         """Embed images of tasks under their conditions: [E, B, 3, side, side] -> [E, B, d].
 
-        `support` [E, W, S, d] are the base's own embeddings.
+        `support` [E, W, S, d] are the base's own embeddings, `mask` [E, W, S] says which are there.
         """
-        conditions = self.conditions(prototypes(support).mean(1))
+        conditions = self.conditions(prototypes(support, mask).mean(1))
         with bf16_on(images.device):
             return embed_conditioned(self.base, conditions, images)
 
-    def answers(self, tasks: ImageTasks, head: AdaptationConfig | None) -> Tensor:
+    def answers(self, tasks: Tasks, head: AdaptationConfig | None) -> Tensor:
         """Classify by prototypes, or by heads, under the tasks' conditions: [E, Q, W]."""
         count = tasks.support.shape[1:].numel()
         images = count + tasks.query.shape[1]  # of one task
         scale, parts = float(self.log_scale.detach().exp()), []
         with torch.no_grad():
-            for part in tasks.chunks(BATCH[tasks.support.device.type] // images):
-                plain, _ = part.embedded(self.base)
-                both = torch.cat([part.support_images(), part.query_images()], 1)
-                embeddings = over_views(partial(self.conditioned, plain), both, part.views)
+            for part in tasks.chunks(BATCH[tasks.device.type] // images):
+                plain = part.support_of(self.base)
+                both = torch.cat([part.support_images().flatten(1, 2), part.query_images()], 1)
+                network = partial(self.conditioned, plain, mask=part.mask)
+                embeddings = over_views(network, both, part.table.views)
                 support = embeddings[:, :count].view_as(plain)
                 query = embeddings[:, count:]
-                parts.append(opinion(support, query, None, self.metric, scale, head).mT)
+                adaptation = "head" if head else "none"
+                classifiers = fit_classifiers(
+                    support, part.mask, self.metric, scale, adaptation, head
+                )
+                parts.append(torch.softmax(classifiers.logits(query), 1).mT)
         return torch.cat(parts)
 
-    def probabilities(self, tasks: ImageTasks) -> Tensor:
+    def probabilities(self, tasks: Tasks) -> Tensor:
         """Classify the first episodes by prototypes: [E, Q, W]."""
         return self.answers(_validated(tasks), None)
 
@@ -156,7 +227,7 @@ class Tadam(Fitted):
     adaptation: AdaptationConfig
     note: str
 
-    def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+    def predict(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
         """Classify the queries: probabilities [E, Q, W]."""
         return self.learner.answers(tasks, self.adaptation if adaptation == "head" else None)
 
@@ -169,7 +240,7 @@ class Tadam(Fitted):
         return shape.way * (2 * shape.shot + shape.queries)
 
 
-def _fit(world: "World", settings: Settings) -> Tadam:
+def _fit(world: World, settings: Settings) -> Tadam:
     auxiliary = settings["auxiliary"]
     classes = [pack.domain.split.train for pack in world.packs]
 
@@ -186,17 +257,17 @@ def _fit(world: "World", settings: Settings) -> Tadam:
     return Tadam(learner, world.config.adaptation, note)
 
 
-def _validated(tasks: ImageTasks) -> ImageTasks:
+def _validated(tasks: Tasks) -> Tasks:
     return tasks.part(slice(0, math.ceil(VALIDATED * len(tasks))))
 
 
-def _before(world: "World") -> float:
+def _before(world: World) -> float:
     """Return the base's accuracy on the episodes that TADAM is validated on."""
     values = []
     for tasks in world.validation:
-        support, query = _validated(tasks.with_images()).embedded(world.base())
-        answers = opinion(support, query, None, world.config.metric, 1.0, None)
-        values.append(accuracy(answers.mT))
+        support, query = _validated(tasks).embedded(world.base())
+        classifiers = fit_classifiers(support, None, world.config.metric, 1.0)
+        values.append(accuracy(classifiers.logits(query).mT))
     return float(torch.stack(values).mean())
 
 

@@ -16,6 +16,11 @@ from polyshot.errors import PolyshotError, did_you_mean, join_names
 Metric = Literal["euclidean", "cosine"]
 
 
+def prepared(embeddings: Tensor, metric: Metric) -> Tensor:
+    """Scale embeddings [..., d] to unit norm where the metric is cosine; else leave them raw."""
+    return F.normalize(embeddings, dim=-1) if metric == "cosine" else embeddings
+
+
 def prototypes(support: Tensor, mask: Tensor | None = None) -> Tensor:
     """Average each class: support [E, W, S, d] -> [E, W, d].
 

@@ -1,11 +1,12 @@
 """Modulators: the few weights that turn the base into the member of one domain.
 
-Both kinds of the paper are linear in their parameters and act next to a 3x3 convolution followed
-by batch norm, so there is no modulated network here at all. A member is the plain base with some
-of its tensors replaced, and costs exactly one plain forward pass, in training as in prediction:
+Both kinds of the paper act at the sites of a network (`models.backbone`) and are linear in their
+parameters, so a member is the plain base with some of its tensors replaced (`fold`), and costs
+exactly one plain forward pass, in training as in prediction:
 
 - `conv1x1` (residual adapters): y = BN(conv3x3(x) + conv1x1(x) + bias). A 1x1 convolution is a 3x3
-  convolution that is zero but for its centre tap, so its weight adds to the 3x3 kernel.
+  convolution that is zero but for its centre tap, so its weight adds to the 3x3 kernel; beside a
+  linear layer it is a linear map.
 - `channel` (FiLM): y = scale * BN(conv3x3(x)) + bias, which is BN with another affine map.
 
 The bias of `conv1x1` goes into batch norm's bias, as gamma * bias / sqrt(running_var + eps). With
@@ -13,61 +14,74 @@ batch norm in evaluation mode this is exact. It could also go into `running_mean
 flows there. In training mode an explicit bias would be cancelled by the batch mean and learn
 nothing; here the statistics are those of the convolutions alone, so the bias stays alive and the
 member means the same in both modes.
+
+Modulators that differ from task to task (`TaskModulators`) run side by side: the shared layers are
+plain ones over the images of all tasks together, what differs is a product of matrices for each
+task, or a factor and a shift for each channel. Nothing is cut into patches, and the base needs no
+gradients of its kernels, so this is the fastest way to learn many modulators.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 
 from polyshot.errors import PolyshotError, did_you_mean, join_names
-from polyshot.models.resnet import BN_EPS, ModulatedLayer, ResNet, ResNetConfig, modulated_layers
+from polyshot.models.backbone import Act, Site, affine, by_image, same_tensors, sites_of
 
 Kind = Literal["conv1x1", "channel"]
+AnyNetwork = TypeVar("AnyNetwork", bound=nn.Module)
 
 
 class Modulator(nn.Module):
-    """The parameters of one domain, keyed by layer; at the start its member equals the base.
+    """The parameters of one domain, keyed by site; at the start its member equals the base.
 
-    `conv1x1`: `layer1.0.conv1.weight` [outputs, inputs, 1, 1] and `.bias` [outputs], zeros.
-    `channel`: `layer1.0.conv1.scale` [outputs], ones, and `.bias` [outputs], zeros.
+    `conv1x1`: `layer1.0.conv1.weight` [outputs, inputs, 1, 1] (beside a linear layer [outputs,
+    inputs]) and `.bias` [outputs], zeros. `channel`: `layer1.0.conv1.scale` [outputs], ones, and
+    `.bias` [outputs], zeros.
     """
 
-    def __init__(self, config: ResNetConfig, kind: Kind = "conv1x1") -> None:
+    def __init__(self, sites: Sequence[Site], kind: Kind = "conv1x1") -> None:
         super().__init__()
         if kind not in get_args(Kind):
             hint = did_you_mean(kind, get_args(Kind))
             raise PolyshotError(
                 f"Unknown modulator kind '{kind}'.{hint} Known are {join_names(get_args(Kind))}."
             )
-        self.config = config
+        self.sites = [site for site in sites if kind == "channel" or site.takes_maps]
         self.kind = kind
         self.holders: dict[str, nn.Module] = {}
-        """The module that holds a layer's parameters, by the convolution's name."""
-        for layer in modulated_layers(config):
-            holder = self.holders[layer.conv] = self._holder(layer)
+        """The module that holds a site's parameters, by the layer's name."""
+        for site in self.sites:
+            holder = self.holders[site.layer] = self._holder(site.layer)
             if kind == "conv1x1":
-                holder.weight = nn.Parameter(torch.zeros(layer.outputs, layer.inputs, 1, 1))
+                taps = (1, 1) if site.axis == 1 else ()
+                holder.weight = nn.Parameter(torch.zeros(site.outputs, site.inputs, *taps))
             else:
-                holder.scale = nn.Parameter(torch.ones(layer.outputs))
-            holder.bias = nn.Parameter(torch.zeros(layer.outputs))
+                holder.scale = nn.Parameter(torch.ones(site.outputs))
+            holder.bias = nn.Parameter(torch.zeros(site.outputs))
 
-    def _holder(self, layer: ModulatedLayer) -> nn.Module:
+    def _holder(self, layer: str) -> nn.Module:
         """Return the empty module at the layer's dotted name: parameter names may hold no dots."""
         holder: nn.Module = self
-        for part in layer.conv.split("."):
+        for part in layer.split("."):
             if not hasattr(holder, part):
                 holder.add_module(part, nn.Module())
             holder = holder.get_submodule(part)
         return holder
 
+    def fits(self, base: nn.Module) -> bool:
+        """Tell whether it was made for networks like this one."""
+        wanted = Modulator(sites_of(base), self.kind).sites
+        return same_tensors(self.sites, wanted)
+
 
 def member_parameters(
-    base: ResNet,
+    base: nn.Module,
     modulator: Modulator,
     strength: float = 1.0,
     values: Mapping[str, Tensor] | None = None,
@@ -75,120 +89,46 @@ def member_parameters(
     """Return all parameters of the member, for `torch.func.functional_call(base, ..., (images,))`.
 
     Gradients reach the modulator and nothing else. `strength` 1 is the modulator as trained, 0 the
-    base. `values` stands in for the modulator's own parameters: a slice of `stack`, or tensors with
-    a history of their own.
+    base. `values` stands in for the modulator's own parameters: tensors with a history of their
+    own.
     """
-    if base.config != modulator.config:
-        raise PolyshotError(
-            f"The modulator was made for {modulator.config}, the base is {base.config}."
-        )
     at = _at_strength(modulator, strength, values)
     member = {name: parameter.detach() for name, parameter in base.named_parameters()}
-    for conv, bn, _, _ in modulated_layers(base.config):
-        gamma, beta = member[f"{bn}.weight"], member[f"{bn}.bias"]
+    for site in modulator.sites:
+        layer, key = site.layer, f"{site.layer}.weight"
+        if key not in member or member[key].shape[:2] != (site.outputs, site.inputs):
+            raise PolyshotError(
+                f"The modulator was made for another network: {layer} of {site.inputs} and "
+                f"{site.outputs} channels is not in this one."
+            )
+        bias = f"{site.norm or layer}.bias"
         if modulator.kind == "conv1x1":
-            # [out, in, 1, 1] -> [out, in, 3, 3], zero around the centre tap
-            centre = F.pad(at[f"{conv}.weight"], (1, 1, 1, 1))
-            member[f"{conv}.weight"] = member[f"{conv}.weight"] + centre
-            slope = gamma * torch.rsqrt(base.get_buffer(f"{bn}.running_var") + BN_EPS)
-            member[f"{bn}.bias"] = beta + slope * at[f"{conv}.bias"]
+            member[key] = member[key] + at_tap(at[key], site, member[key])
+            slope = member[bias].new_ones(())
+            if site.norm is not None:
+                slope = affine(base, site)[0].detach()
+            member[bias] = member[bias] + slope * at[f"{layer}.bias"]
         else:
-            member[f"{bn}.weight"] = gamma * at[f"{conv}.scale"]
-            member[f"{bn}.bias"] = beta * at[f"{conv}.scale"] + at[f"{conv}.bias"]
+            scale, scaled = at[f"{layer}.scale"], f"{site.norm or layer}.weight"
+            rows = scale.view(-1, *[1] * (member[scaled].ndim - 1))
+            member[scaled] = member[scaled] * rows
+            member[bias] = member[bias] * scale + at[f"{layer}.bias"]
     return member
 
 
-def embed_member(
-    base: ResNet, modulator: Modulator, images: Tensor, strength: float = 1.0
-) -> Tensor:
-    """Embed images [B, 3, H, W] with one member: [B, d]; gradients reach the modulator only."""
-    parameters = member_parameters(base, modulator, strength)
-    embeddings: Tensor = functional_call(base, parameters, (images,))
-    return embeddings
-
-
-def embed_members(base: ResNet, modulators: Sequence[Modulator], images: Tensor) -> Tensor:
-    """Embed the same images [B, 3, H, W] with every member: [M, B, d].
-
-    A loop: on a CPU the grouped convolutions of `embed_stacked` take 1.7 times as long at width 64.
-    """
-    return torch.stack([embed_member(base, modulator, images) for modulator in modulators])
-
-
-def stack(modulators: Sequence[Modulator]) -> dict[str, Tensor]:
-    """Stack the parameters of several modulators on a leading member axis, as new leaf tensors."""
-    _check_alike(modulators)
-    own = [dict(modulator.named_parameters()) for modulator in modulators]
-    return {
-        name: torch.stack([parameters[name].detach() for parameters in own]).requires_grad_()
-        for name in own[0]
-    }
-
-
-def embed_stacked(
-    base: ResNet, modulator: Modulator, stacked: Mapping[str, Tensor], images: Tensor
-) -> Tensor:
-    """Embed images [M, B, 3, H, W], the i-th batch with the i-th member of `stacked`: [M, B, d].
-
-    This learns the modulators of many small tasks at once; `modulator` only gives the kind. Batch
-    norm must be in evaluation mode.
-    """
-
-    def embed(values: dict[str, Tensor], batch: Tensor) -> Tensor:
-        parameters = member_parameters(base, modulator, values=values)
-        embeddings: Tensor = functional_call(base, parameters, (batch,))
-        return embeddings
-
-    embeddings: Tensor = vmap(embed)(dict(stacked), images)
-    return embeddings
-
-
-def fold(base: ResNet, modulator: Modulator, strength: float = 1.0) -> ResNet:
-    """Return a new plain ResNet that is the member; the base stays as it is."""
-    return _replaced(base, member_parameters(base, modulator, strength))
-
-
-def unfold(folded: ResNet, modulator: Modulator, strength: float = 1.0) -> ResNet:
-    """Return the base from which `fold` made `folded`, to float precision."""
-    at = _at_strength(modulator, strength)
-    inverse = {}
-    for conv, *_ in modulated_layers(modulator.config):
-        if modulator.kind == "conv1x1":
-            inverse[f"{conv}.weight"] = -at[f"{conv}.weight"]
-            inverse[f"{conv}.bias"] = -at[f"{conv}.bias"]
-        else:
-            scale = at[f"{conv}.scale"]
-            if not bool(scale.all()):
-                raise PolyshotError(f"Cannot unfold: a scale at {conv} is 0, the base is lost.")
-            inverse[f"{conv}.scale"] = 1 / scale
-            inverse[f"{conv}.bias"] = -at[f"{conv}.bias"] / scale
-    return _replaced(folded, member_parameters(folded, modulator, values=inverse))
-
-
-def blend(modulators: Sequence[Modulator], weights: Sequence[float] | Tensor) -> Modulator:
-    """Return the weighted sum of modulators, counted from the identity; weights need not sum to 1.
-
-    The missing weight goes to the base: all weights 0 give the base, one weight a strength.
-    """
-    _check_alike(modulators)
-    shares = [float(weight) for weight in weights]
-    if len(shares) != len(modulators):
-        raise PolyshotError(
-            f"{len(modulators)} modulators need as many weights, not {len(shares)}."
-        )
-    result = copy.deepcopy(modulators[0])
-    own = [dict(modulator.named_parameters()) for modulator in modulators]
-    with torch.no_grad():
-        for name, parameter in result.named_parameters():
-            parameter.fill_((1 - sum(shares)) * _identity(name))
-            for share, each in zip(shares, own, strict=True):
-                parameter.add_(each[name], alpha=share)
+def fold(base: AnyNetwork, modulator: Modulator, strength: float = 1.0) -> AnyNetwork:
+    """Return a new plain network that is the member; the base stays as it is."""
+    result = copy.deepcopy(base)
+    result.load_state_dict(member_parameters(base, modulator, strength), strict=False)
     return result
 
 
-def _identity(name: str) -> float:
-    """Return the value at which the parameter of this name changes nothing."""
-    return 1.0 if name.endswith(".scale") else 0.0
+def at_tap(weight: Tensor, site: Site, kernel: Tensor) -> Tensor:
+    """Bring a pointwise map into the layer's kernel: [out, in, 1, 1], zero around the tap."""
+    if site.tap is None:
+        return weight
+    (top, left), (height, width) = site.tap, kernel.shape[2:]
+    return F.pad(weight, (left, width - 1 - left, top, height - 1 - top))
 
 
 def _at_strength(
@@ -197,21 +137,198 @@ def _at_strength(
     """Return the parameters on the line from the identity (0) to `values` (1)."""
     values = dict(modulator.named_parameters()) if values is None else values
     return {
-        name: torch.lerp(torch.full_like(value, _identity(name)), value, strength)
+        name: torch.lerp(torch.full_like(value, float(name.endswith(".scale"))), value, strength)
         for name, value in values.items()
     }
 
 
-def _replaced(base: ResNet, parameters: Mapping[str, Tensor]) -> ResNet:
-    """Return a copy of the base with these parameters; the statistics are the base's."""
-    result = copy.deepcopy(base)
-    result.load_state_dict(dict(parameters), strict=False)
-    return result
+@dataclass(frozen=True, eq=False)
+class TaskModulators:
+    """The modulators of E tasks; a leading axis of 1 stands for all of them."""
 
+    sites: Sequence[Site]
+    weights: Mapping[str, Tensor]
+    """``[E, outputs, inputs]`` by the layer's name; empty where there are none."""
+    slopes: Mapping[str, Tensor]
+    """``[E, outputs]``: what the layer's result is multiplied by, batch norm included."""
+    shifts: Mapping[str, Tensor]
+    """``[E, outputs]``: what is added then."""
 
-def _check_alike(modulators: Sequence[Modulator]) -> None:
-    kinds = sorted({f"{modulator.kind} of {modulator.config}" for modulator in modulators})
-    if len(kinds) != 1:
-        raise PolyshotError(
-            f"Modulators must be of one kind and shape, not {join_names(kinds) or 'none at all'}."
+    def rows(self, rows: Tensor) -> "TaskModulators":
+        """Return some of the tasks, int64 ``[k]``; tasks may come more than once."""
+        return TaskModulators(
+            self.sites,
+            *(
+                {name: value if len(value) == 1 else value[rows] for name, value in part.items()}
+                for part in (self.weights, self.slopes, self.shifts)
+            ),
         )
+
+    def acts(self, tasks: int) -> dict[str, Act]:
+        """Return what happens at the sites to the images of so many tasks, task by task."""
+        return {
+            site.layer: TaskAct(
+                site,
+                tasks,
+                self.weights.get(site.layer),
+                self.slopes[site.layer],
+                self.shifts[site.layer],
+            )
+            for site in self.sites
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class TaskAct(Act):
+    """A site whose modulator differs from task to task; its norm keeps its statistics."""
+
+    site: Site
+    tasks: int
+    weight: Tensor | None
+    """``[E or 1, outputs, inputs]``."""
+    slope: Tensor
+    """``[E or 1, outputs]``, batch norm included."""
+    shift: Tensor
+
+    def layer(self, own: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Add each task's pointwise map of the input."""
+        y = own(x)
+        if self.weight is not None:
+            y = y + pointwise(x, self.weight, self.site, self.tasks)
+        return y if self.site.norm is not None else self._moved(y)
+
+    def norm(self, own: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
+        """Scale and shift the channels by each task's numbers, batch norm's among them."""
+        return self._moved(y)
+
+    def _moved(self, y: Tensor) -> Tensor:
+        slope, shift = (
+            by_image(v, y, self.tasks, self.site.axis) for v in (self.slope, self.shift)
+        )
+        return torch.addcmul(shift, y, slope)
+
+
+def pointwise(x: Tensor, weight: Tensor, site: Site, tasks: int) -> Tensor:
+    """Map each task's images by its own matrix [E or 1, outputs, inputs], in one product.
+
+    Channels of images stand last in memory, so that the images of a task are one matrix.
+    """
+    matrix = weight.mT.expand(tasks, -1, -1)
+    if site.axis == -1:
+        y = torch.bmm(x.reshape(tasks, -1, site.inputs), matrix)
+        return y.view(*x.shape[:-1], -1)
+    x = x[:, :, :: site.stride[0], :: site.stride[1]]
+    images, inputs, height, width = x.shape
+    flat = x.permute(0, 2, 3, 1).reshape(tasks, -1, inputs)
+    y = torch.bmm(flat, matrix)
+    return y.view(images, height, width, -1).permute(0, 3, 1, 2)
+
+
+def task_modulators(
+    base: nn.Module, modulators: Sequence[Modulator], shares: Tensor
+) -> TaskModulators:
+    """Blend modulators of one kind for each task.
+
+    Args:
+        base: what they modulate.
+        modulators: M of them, perhaps none.
+        shares: ``[E, M]`` of each in a task's blend, strengths included; what is missing to 1 goes
+            to the base.
+
+    """
+    weights, slopes, shifts = {}, {}, {}
+
+    def mixed(layer: str, name: str) -> Tensor:
+        """Return the weighted sum of a parameter, [E, ...]."""
+        together = rows_of_one([getattr(each.holders[layer], name) for each in modulators])
+        total: Tensor = torch.tensordot(shares.to(together), together, 1)
+        return total
+
+    sites = modulators[0].sites if modulators else sites_of(base)
+    with torch.no_grad():
+        for site in sites:
+            layer = site.layer
+            slope, shift = affine(base, site)  # [outputs] each
+            slopes[layer], shifts[layer] = slope.unsqueeze(0), shift.unsqueeze(0)
+            if modulators and modulators[0].kind == "conv1x1":
+                weight = mixed(layer, "weight")
+                weights[layer] = weight.flatten(2) if site.axis == 1 else weight  # [E, out, in]
+                shifts[layer] = shift + slope * mixed(layer, "bias")
+            elif modulators:
+                of_base = 1 - shares.to(slope).sum(1, keepdim=True)  # [E, 1]: its scale is 1
+                scale = of_base + mixed(layer, "scale")
+                slopes[layer] = slope * scale
+                shifts[layer] = shift * scale + mixed(layer, "bias")
+    return TaskModulators(sites, weights, slopes, shifts)
+
+
+def no_weights(base: nn.Module, sites: Sequence[Site]) -> dict[str, Tensor]:
+    """Return `conv1x1` weights that change nothing: ``[1, outputs, inputs]``, zeros."""
+    like = next(base.parameters())
+    return {
+        site.layer: like.new_zeros(1, site.outputs, site.inputs)
+        for site in sites
+        if site.takes_maps
+    }
+
+
+def fold_task(base: AnyNetwork, modulators: TaskModulators, task: int) -> AnyNetwork:
+    """Return one task's network as a plain one; the base stays as it is."""
+    folded = copy.deepcopy(base)
+
+    def own(part: Mapping[str, Tensor], layer: str) -> Tensor:
+        return part[layer][task if len(part[layer]) > 1 else 0]
+
+    with torch.no_grad():
+        for site in modulators.sites:
+            layer = folded.get_submodule(site.layer)
+            kernel = layer.get_parameter("weight")
+            slope, shift = (
+                own(part, site.layer) for part in (modulators.slopes, modulators.shifts)
+            )
+            if site.layer in modulators.weights:
+                weight = own(modulators.weights, site.layer)
+                if site.tap is None:
+                    kernel.add_(weight)
+                else:  # a 1x1 kernel is one tap of a larger one
+                    kernel[:, :, site.tap[0], site.tap[1]] += weight
+            if site.norm is None:
+                kernel.mul_(slope.view(-1, *[1] * (kernel.ndim - 1)))
+                bias = layer.get_parameter("bias")
+                bias.mul_(slope).add_(shift)
+                continue
+            norm = folded.get_submodule(site.norm)
+            variance, mean = norm.get_buffer("running_var"), norm.get_buffer("running_mean")
+            eps = norm.eps
+            assert isinstance(eps, float)
+            norm.get_parameter("weight").copy_(slope * torch.sqrt(variance + eps))
+            norm.get_parameter("bias").copy_(shift + mean * slope)
+    return folded
+
+
+def rows_of_one(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Return parameters of one shape as the rows of one tensor ``[M, ...]``.
+
+    The first time their values are moved there, and the parameters are its rows from then on:
+    mixing a hundred modulators is one product over memory that lies in order, without copying them
+    for every task, and changing a parameter changes its row.
+    """
+    first = parameters[0]
+    size = first.numel() * first.element_size()
+    start, memory = first.data_ptr(), first.untyped_storage()
+    # Rows stand behind each other in the first one's own memory.
+    room = memory.data_ptr() + memory.nbytes() - start
+    if room >= size * len(parameters) and all(
+        each.data_ptr() == start + i * size and each.is_contiguous()
+        for i, each in enumerate(parameters)
+    ):
+        values = first.detach().contiguous()
+        shape = len(parameters), *first.shape
+        return values.as_strided(shape, (first.numel(), *values.stride()))
+    if first.is_inference():  # such a one cannot be moved
+        return torch.stack(list(parameters))
+    with torch.inference_mode(False), torch.no_grad():
+        together = torch.stack(list(parameters))
+        for row, each in zip(together, parameters, strict=True):
+            each.data = row
+    return together

@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from polyshot.errors import PolyshotError, did_you_mean, join_names
+from polyshot.models.backbone import Site
 
 Stem = Literal["imagenet", "small", "small/2"]
 
-BN_EPS = 1e-5  # folding a modulator needs the very number that batch norm uses
 STAGES = 4
 BLOCKS = 2  # residual blocks a stage: 2 makes it ResNet-18
 
@@ -41,29 +41,24 @@ class ResNetConfig:
         return 8 * self.width
 
 
-class ModulatedLayer(NamedTuple):
-    """One of the 16 3x3 convolutions that modulators hang on."""
-
-    conv: str
-    """Its name in the base, such as `layer1.0.conv1`; also the modulator's key."""
-    bn: str
-    """The name of the batch norm that follows it."""
-    inputs: int
-    """Input channels of the convolution."""
-    outputs: int
-    """Output channels of the convolution and of the batch norm."""
-
-
-def modulated_layers(config: ResNetConfig) -> list[ModulatedLayer]:
-    """List the 3x3 convolutions of the residual blocks, in the order of the forward pass."""
-    layers = []
+def resnet_layers(config: ResNetConfig) -> list[Site]:
+    """List all convolutions with their batch norms, in the order of the forward pass."""
+    first = 7 if config.stem == "imagenet" else 3
+    stride = 1 if config.stem == "small" else 2
+    layers = [Site("conv1", "bn1", 3, config.width, 1, (stride, stride), (first // 2, first // 2))]
     inputs = config.width
     for stage in range(STAGES):
         outputs = config.width * 2**stage
         for block in range(BLOCKS):
             at = f"layer{stage + 1}.{block}"
-            layers.append(ModulatedLayer(f"{at}.conv1", f"{at}.bn1", inputs, outputs))
-            layers.append(ModulatedLayer(f"{at}.conv2", f"{at}.bn2", outputs, outputs))
+            step = 2 if stage and not block else 1
+            layers += [
+                Site(f"{at}.conv1", f"{at}.bn1", inputs, outputs, 1, (step, step), (1, 1)),
+                Site(f"{at}.conv2", f"{at}.bn2", outputs, outputs, 1, (1, 1), (1, 1)),
+            ]
+            if step == 2 or inputs != outputs:
+                names = f"{at}.downsample.0", f"{at}.downsample.1"
+                layers.append(Site(*names, inputs, outputs, 1, (step, step), (0, 0)))
             inputs = outputs
     return layers
 
@@ -74,15 +69,15 @@ class Block(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs, eps=BN_EPS)
+        self.bn1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs, eps=BN_EPS)
+        self.bn2 = nn.BatchNorm2d(outputs)
         self.downsample = (
             nn.Identity()
             if stride == 1 and inputs == outputs
             else nn.Sequential(
                 nn.Conv2d(inputs, outputs, 1, stride, bias=False),
-                nn.BatchNorm2d(outputs, eps=BN_EPS),
+                nn.BatchNorm2d(outputs),
             )
         )
 
@@ -105,31 +100,37 @@ class ResNet(nn.Module):
         else:
             stride = 2 if config.stem == "small/2" else 1
             self.conv1 = nn.Conv2d(3, width, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width, eps=BN_EPS)
+        self.bn1 = nn.BatchNorm2d(width)
         self.maxpool = nn.MaxPool2d(3, 2, 1) if config.stem == "imagenet" else nn.Identity()
         self.layer1 = nn.Sequential(Block(width, width, 1), Block(width, width, 1))
         self.layer2 = nn.Sequential(Block(width, 2 * width, 2), Block(2 * width, 2 * width, 1))
         self.layer3 = nn.Sequential(Block(2 * width, 4 * width, 2), Block(4 * width, 4 * width, 1))
         self.layer4 = nn.Sequential(Block(4 * width, 8 * width, 2), Block(8 * width, 8 * width, 1))
+        self.layers = resnet_layers(config)
+        """All convolutions; modulators act at the 3x3 ones of the blocks (`sites_of`)."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):  # He initialisation; batch norms start as 1 and 0
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
         """Embed normalised float images: [B, 3, H, W] -> [B, 8 * width]."""
+        return self.trunk(self.stem(images))
+
+    def stem(self, images: Tensor) -> Tensor:
+        """Run what lies before the first site: [B, 3, H, W] -> [B, width, H/4, W/4]."""
         x = torch.relu(self.bn1(self.conv1(images)))  # [B, width, H/2, W/2] (`small`: H, W)
-        x = self.maxpool(x)  # [B, width, H/4, W/4]
-        x = self.layer1(x)
+        features: Tensor = self.maxpool(x)
+        return features
+
+    def trunk(self, features: Tensor) -> Tensor:
+        """Run the rest: [B, width, H/4, W/4] -> [B, 8 * width]; under autocast float32, too."""
+        x = self.layer1(features)
         x = self.layer2(x)  # [B, 2 width, H/8, W/8]
         x = self.layer3(x)  # [B, 4 width, H/16, W/16]
         x = self.layer4(x)  # [B, 8 width, H/32, W/32]
-        embedding: Tensor = x.mean((2, 3))  # global average pooling: [B, 8 width]
+        # global average pooling: [B, 8 width]
+        embedding: Tensor = x.mean((2, 3), dtype=torch.promote_types(x.dtype, torch.float32))
         return embedding
-
-
-def parameter_count(*modules: nn.Module) -> int:
-    """Count the trained numbers of modules."""
-    return sum(parameter.numel() for module in modules for parameter in module.parameters())
 
 
 def load_base(model: ResNet, state_dict: Mapping[str, Tensor]) -> None:

@@ -1,42 +1,42 @@
 """Networks whose kernels differ from task to task, run side by side.
 
-E tasks each have a ResNet of their own: one pass over all of them instead of E passes. A 3x3
-convolution becomes a matrix product over the image's patches, so that E of them are one batched
-product. cuDNN runs the groups of a grouped convolution one by one, and `torch.func.vmap` makes one
-of each layer: on an H200 this is several times as fast (`benchmarks/task_networks.py`).
-Channels stand last everywhere: images are [E, B, H, W, C], kernels [E, outputs, k, k, inputs].
+E tasks each have a network of their own: one walk through all of them instead of E. A convolution
+becomes a matrix product over the image's patches, so that E of them are one batched product. cuDNN
+runs the groups of a grouped convolution one by one, and `torch.func.vmap` makes one of each layer:
+on an H200 this is several times as fast (`benchmarks/task_networks.py`). Inside a layer channels
+stand last: images are [E, B, H, W, C], kernels [E, outputs, k, k, inputs].
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from polyshot.models.resnet import BLOCKS, BN_EPS, STAGES, ResNet
+from polyshot.models.backbone import Act, Site, affine, layers_of, walk_through
 
 Kernels = Mapping[str, Tensor]
-"""By the base's names: ``layer1.0.conv1.weight`` [E, outputs, k, k, inputs]."""
+"""By the layers' names: [E, outputs, k, k, inputs] of a convolution, [E, outputs, inputs] else."""
 
 
-def kernel_names(base: ResNet) -> list[str]:
-    """Name the base's convolution kernels, all that a task may learn; batch norm stays."""
-    return [name for name, parameter in base.named_parameters() if parameter.ndim == 4]
+def task_kernels(base: nn.Module, tasks: int) -> dict[str, Tensor]:
+    """Give every task the base's kernels, all that it may learn; batch norm and biases stay.
 
-
-def task_kernels(base: ResNet, tasks: int) -> dict[str, Tensor]:
-    """Give every task the base's kernels; gradients flow into these, summed over the tasks."""
-    parameters = dict(base.named_parameters())
-    return {
-        name: parameters[name].permute(0, 2, 3, 1).expand(tasks, -1, -1, -1, -1)
-        for name in kernel_names(base)
-    }
+    Gradients flow into the base's, summed over the tasks.
+    """
+    kernels = {}
+    for site in layers_of(base):
+        weight: Tensor = base.get_submodule(site.layer).get_parameter("weight")
+        weight = weight.permute(0, 2, 3, 1) if site.axis == 1 else weight
+        kernels[site.layer] = weight.expand(tasks, *weight.shape)
+    return kernels
 
 
 def embed_tasks(
-    base: ResNet, kernels: Kernels, images: Tensor, patches: bool | None = None
+    base: nn.Module, kernels: Kernels, images: Tensor, patches: bool | None = None
 ) -> Tensor:
     """Embed normalised images [E, B, 3, H, W], those of a task with its kernels: [E, B, d].
 
@@ -45,37 +45,40 @@ def embed_tasks(
     launches to save, and its own convolutions, task by task, are 1.5 to 2 times as fast
     (`benchmarks/task_networks.py patches`).
     """
-    net = _Pass(base, kernels, images.is_cuda if patches is None else patches)
-    stride = base.conv1.stride[0]
-    x = torch.relu(net.convolve(images.movedim(2, -1), "conv1", "bn1", stride))
-    if base.config.stem == "imagenet":
-        x = _max_pool(x)
-    for stage in range(STAGES):
-        for block in range(BLOCKS):
-            at = f"layer{stage + 1}.{block}"
-            stride = 2 if stage and not block else 1
-            y = torch.relu(net.convolve(x, f"{at}.conv1", f"{at}.bn1", stride))
-            y = net.convolve(y, f"{at}.conv2", f"{at}.bn2")
-            if f"{at}.downsample.0.weight" in kernels:
-                x = net.convolve(x, f"{at}.downsample.0", f"{at}.downsample.1", stride)
-            x = torch.relu(y + x)
-    return x.mean((2, 3), dtype=torch.promote_types(x.dtype, torch.float32))
+    cut = images.is_cuda if patches is None else patches
+    acts = {site.layer: KernelAct(base, site, kernels[site.layer], cut) for site in layers_of(base)}
+    flat = images.flatten(0, 1).contiguous(memory_format=torch.channels_last)
+    return walk_through(base)(flat, acts).view(*images.shape[:2], -1)
 
 
-class _Pass:
-    """One pass through the networks."""
+@dataclass(frozen=True, eq=False)
+class KernelAct(Act):
+    """A layer with a kernel for each task; its norm keeps its statistics."""
 
-    def __init__(self, base: ResNet, kernels: Kernels, patches: bool):
-        self.base, self.kernels, self.patches = base, kernels, patches
+    base: nn.Module
+    site: Site
+    kernel: Tensor
+    patches: bool
 
-    def convolve(self, x: Tensor, conv: str, bn: str, stride: int = 1) -> Tensor:
-        """Convolve and normalise: [E, B, H, W, C] -> [E, B, H', W', outputs]."""
-        norm = self.base.get_submodule(bn)
-        variance, mean = norm.get_buffer("running_var"), norm.get_buffer("running_mean")
-        slope = norm.get_parameter("weight") * torch.rsqrt(variance + BN_EPS)
-        shift = norm.get_parameter("bias") - mean * slope
-        y = _convolve(x, self.kernels[f"{conv}.weight"], stride, self.patches)
-        return torch.addcmul(shift.to(y.dtype), y, slope.to(y.dtype))
+    def layer(self, own: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Apply each task's kernel to its images: [E * B, C, H, W] -> [E * B, outputs, H', W']."""
+        tasks, bias = len(self.kernel), self.base.get_submodule(self.site.layer).bias
+        if self.site.axis == -1:
+            y = torch.bmm(x.reshape(tasks, -1, self.site.inputs), self.kernel.mT)
+            y = y.view(*x.shape[:-1], -1)
+            return y + bias if isinstance(bias, Tensor) else y
+        rows = x.permute(0, 2, 3, 1)
+        rows = rows.reshape(tasks, -1, *rows.shape[1:])  # [E, B, H, W, C]
+        y = _convolve(rows, self.kernel, self.site.stride[0], self.patches)
+        y = y.flatten(0, 1).permute(0, 3, 1, 2)
+        return y + bias.view(1, -1, 1, 1) if isinstance(bias, Tensor) else y
+
+    def norm(self, own: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
+        """Normalise by the base's statistics, in training too."""
+        slope, shift = affine(self.base, self.site)
+        sizes = [1] * y.ndim
+        sizes[self.site.axis] = -1
+        return torch.addcmul(shift.to(y.dtype).view(sizes), y, slope.to(y.dtype).view(sizes))
 
 
 def _convolve(x: Tensor, kernel: Tensor, stride: int, patches: bool) -> Tensor:
@@ -160,10 +163,3 @@ def _sum_of_patches(columns: Tensor, shape: Iterable[int], side: int, stride: in
             ends = i + stride * (rows - 1) + 1, j + stride * (cols - 1) + 1
             total[:, :, i : ends[0] : stride, j : ends[1] : stride] += parts[:, :, :, :, i, j]
     return total[:, :, pad : pad + height, pad : pad + width]
-
-
-def _max_pool(x: Tensor) -> Tensor:
-    """Pool [E, B, H, W, C] as the base's stem does."""
-    flat = x.flatten(0, 1).permute(0, 3, 1, 2)  # in memory channels stay last
-    pooled = F.max_pool2d(flat, 3, 2, 1).permute(0, 2, 3, 1)
-    return pooled.view(*x.shape[:2], *pooled.shape[1:])

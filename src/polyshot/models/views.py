@@ -1,9 +1,12 @@
-"""Views: an image may be embedded several times, moved and zoomed a little, and the mean counts.
+"""How networks see images: normalised, and perhaps more than once.
+
+Views: an image may be embedded several times, moved and zoomed a little, and the mean counts.
 
 It steadies embeddings at the price of more passes. Views are the same for every image and domain.
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Literal, NamedTuple
 
 import torch
@@ -12,6 +15,10 @@ from torch import Tensor
 
 from polyshot.errors import unknown
 
+MEAN = (0.5, 0.5, 0.5)
+STD = (0.25, 0.25, 0.25)
+"""The one global normalisation: statistics of a domain would give the domain away."""
+
 Views = Literal["one", "three", "five"]
 
 
@@ -19,7 +26,7 @@ class View(NamedTuple):
     """A part of the image, or more than it, mirrored at the border."""
 
     side: float
-    """Share of the image's side that is seen; above 1 from farther away."""
+    """Share of the image's side that is shown; above 1 from farther away."""
     right: float = 0.0
     """Where it lies: -1 at the left border, 1 at the right one."""
     down: float = 0.0
@@ -51,13 +58,13 @@ def check_views(name: str) -> Views:
 def over_views(embed: Callable[[Tensor], Tensor], images: Tensor, views: Views) -> Tensor:
     """Average what `embed` makes of images ``[..., 3, S, S]`` over the views."""
     chosen = VIEWS[views]
-    total = embed(seen(images, chosen[0]))
+    total = embed(apply_view(images, chosen[0]))
     for view in chosen[1:]:
-        total = total + embed(seen(images, view))
+        total = total + embed(apply_view(images, view))
     return total / len(chosen) if len(chosen) > 1 else total
 
 
-def seen(images: Tensor, view: View) -> Tensor:
+def apply_view(images: Tensor, view: View) -> Tensor:
     """Return a view of float images ``[..., 3, S, S]``, of the same shape."""
     if view == View(1.0):
         return images
@@ -70,3 +77,28 @@ def seen(images: Tensor, view: View) -> Tensor:
     grid = F.affine_grid(affine, list(flat.shape), align_corners=False)
     moved = F.grid_sample(flat, grid, padding_mode="reflection", align_corners=False)
     return moved.view(images.shape)
+
+
+def normalise(images: Tensor) -> Tensor:
+    """Centre and scale images [B, 3, H, W], uint8 or float in [0, 1]: float [B, 3, H, W]."""
+    if images.dtype == torch.uint8:
+        images = images.to(torch.get_default_dtype()) / 255
+    # A compiler writes them into its kernels, and would complain of the cache.
+    constants = _constants if torch.compiler.is_compiling() else _kept_constants
+    mean, std = constants(images.device, torch.get_default_dtype())
+    return (images - mean) / std
+
+
+def _constants(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Make mean and std [1, 3, 1, 1]."""
+    mean, std = (
+        torch.tensor(values, device=device, dtype=dtype).view(1, 3, 1, 1) for values in (MEAN, STD)
+    )
+    return mean, std
+
+
+@cache
+def _kept_constants(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Keep them on the device: copying them there anew would wait for it."""
+    with torch.inference_mode(False):  # else the first prediction would spoil them for training
+        return _constants(device, dtype)

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from polyshot import __version__
 from polyshot.config import from_dict
 from polyshot.errors import PolyshotError, join_names
+from polyshot.models.backbone import sites_of
 from polyshot.models.modulators import Modulator
-from polyshot.models.normalise import MEAN, STD
 from polyshot.models.resnet import ResNet, load_base
-from polyshot.models.selector import Selector
-from polyshot.models.urt import MemberAttention
+from polyshot.models.selector import MemberAttention, Selector
+from polyshot.models.views import MEAN, STD
 from polyshot.pool.precision import (
     Precision,
     check_precision,
@@ -30,7 +30,6 @@ from polyshot.pool.precision import (
 )
 from polyshot.pool.statistics import from_tensors, to_tensors
 from polyshot.util.folders import clean_up, put_in_place, read_description, temporary_name
-from polyshot.util.hashing import digest
 
 if TYPE_CHECKING:
     from polyshot.pool.pool import Pool
@@ -129,7 +128,8 @@ def _arguments(
     )
     base, kind = ResNet(settings.model), settings.modulator.kind
     load_base(base, files("base.safetensors"))
-    modulators = {name: Modulator(settings.model, kind) for name in about["domains"]}
+    sites = sites_of(base)
+    modulators = {name: Modulator(sites, kind) for name in about["domains"]}
     strengths = dict(zip(modulators, map(float, about["strengths"]), strict=True))
     for name, modulator in modulators.items():
         if not strengths[name] and modulator_file(name) not in about["files"]:
@@ -252,16 +252,6 @@ def load_state(module: nn.Module, tensors: Tensors, what: str) -> None:
             f"({shapes})."
         )
     module.load_state_dict(dict(tensors))
-
-
-def state_hash(module: nn.Module) -> str:
-    """Hash names, shapes and bytes of all tensors that predictions depend on."""
-    parts: list[str | bytes] = []
-    for name, tensor in module.state_dict().items():
-        if not name.endswith("num_batches_tracked"):
-            array = tensor.cpu().contiguous().numpy()
-            parts += [f"{name} {array.dtype} {array.shape}", array.tobytes()]
-    return digest(*parts)
 
 
 def _sha256(file: Path) -> str:

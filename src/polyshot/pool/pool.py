@@ -5,11 +5,11 @@ torchvision's ResNet-18), ``modulators/<domain>.safetensors``, ``selector.safete
 ``task_statistics.safetensors``, what the selector needs when the pool grows.
 """
 
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -18,27 +18,24 @@ from torch import Tensor, nn
 
 from polyshot.config import AdaptationConfig
 from polyshot.data.shapes import EpisodeShape
-from polyshot.embedding import Images, embed_batches, fused
 from polyshot.errors import PolyshotError, join_names
+from polyshot.models.backbone import channels_last, state_hash
 from polyshot.models.heads import Metric
 from polyshot.models.modulators import Kind, Modulator, fold
-from polyshot.models.normalise import MEAN, STD
 from polyshot.models.resnet import ResNet, ResNetConfig
-from polyshot.models.selector import Selector
-from polyshot.models.urt import MemberAttention
-from polyshot.models.views import Views, check_views
+from polyshot.models.selector import MemberAttention, Selector
+from polyshot.models.views import MEAN, STD, Views, check_views
 from polyshot.pool.default import default_pool
-from polyshot.pool.files import check_domains, read_pool, state_hash, write_pool
+from polyshot.pool.files import check_domains, read_pool, write_pool
 from polyshot.pool.precision import Precision
 from polyshot.pool.statistics import SourceTasks, check_statistics
+from polyshot.tasks import Pixels, Table, for_prediction
 from polyshot.util.hashing import digest
+from polyshot.util.progress import Progress
 
 if TYPE_CHECKING:
     from polyshot.classifier.classifier import FewShotClassifier
     from polyshot.data.pack import Pack
-
-Report = Callable[[str, int, int], None]
-"""Told of progress: what is being done, how much of it is done, how much there is."""
 
 
 @dataclass(eq=False)
@@ -82,7 +79,7 @@ class Pool:
         for module in self._modules():
             module.eval().requires_grad_(False)
         # One layout in memory, wherever it came from: answers are then the same to the bit.
-        self.base.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        channels_last(self.base)
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -142,25 +139,34 @@ class Pool:
         """Move all weights; returns the pool itself."""
         for module in self._modules():
             module.to(device)
+        _NETWORKS.pop(self, None)
         return self
 
     def with_views(self, views: str | None) -> "Pool":
         """Return the pool with other views, one of `models.views.VIEWS`; itself where None."""
         return self if views is None else replace(self, views=check_views(views))
 
-    def network(self, member: int) -> ResNet:
-        """Return a member as a plain network of its own, its modulator folded in."""
-        if member == 0:
-            return copy.deepcopy(self.base)
+    def network(self, member: int) -> nn.Module:
+        """Return a member as a plain network for prediction, its modulator folded in.
+
+        Always the same object; a member of strength 0 is the base itself, and need not run again.
+        """
         name = self.members[member]
-        return fold(self.base, self.modulators[name], self.strengths[name])
+        if member == 0 or not self.strengths[name]:
+            return for_prediction(self.base)
+        known = _NETWORKS.setdefault(self, {})
+        if name not in known:
+            known[name] = for_prediction(
+                fold(self.base, self.modulators[name], self.strengths[name])
+            )
+        return known[name]
 
     def embed(
         self,
-        images: Images,
+        images: Pixels,
         members: Sequence[int] | None = None,
-        batch: int = 512,
-        report: Report | None = None,
+        batch: int | None = None,
+        report: Progress | None = None,
         ids: NDArray[np.int64] | None = None,
     ) -> Tensor:
         """Embed images [n, 3, size, size] with some members (all by default): [members, n, d].
@@ -171,28 +177,20 @@ class Pool:
         """
         wanted = range(len(self.members)) if members is None else members
         self._check_images(images)
-        count = len(images) if ids is None else len(ids)
-        result = torch.empty(len(wanted), count, self.config.dim)
-        done, total = 0, len(wanted) * count
-        rows: dict[int, int] = {}  # of the networks that have run
-        for row, member in enumerate(wanted):
-            # A member of strength 0 is the base: it need not run again.
-            source = member if member and self.strengths[self.members[member]] else 0
-            if source in rows:
-                result[row] = result[rows[source]]
-                done += count
-                if report:
-                    report("embed", done, total)
-                continue
-            rows[source] = row
-            start = 0
-            for part in embed_batches(fused(self.network(source)), images, batch, ids, self.views):
-                result[row, start : start + len(part)] = part
-                start += len(part)
-                done += len(part)
-                if report:
-                    report("embed", done, total)
-        return result
+        table = Table.of(images if ids is None else images[ids], self.device, self.views, batch)
+        total, done = len(wanted) * table.count, 0
+
+        def count(_: str, images_done: int, __: int) -> None:
+            if report:
+                report("embed", done + images_done, total)
+
+        table.report = count
+        rows = []
+        for member in wanted:
+            rows.append(table.embed(self.network(member)).cpu())
+            done += table.count
+            count("", 0, 0)
+        return torch.stack(rows)
 
     def task_weights(self, tasks: Tensor) -> Tensor:
         """Weigh the members by the selector: mean base embeddings [E, d] -> [E, M], rows sum to 1.
@@ -241,7 +239,7 @@ class Pool:
         options: Sequence[str] = (),
         work: Path | None = None,
         selector: bool = True,
-        report: Report | None = None,
+        report: Progress | None = None,
     ) -> "Pool":
         """Return a pool with one more member, trained on a new domain; this one stays as it is.
 
@@ -295,7 +293,7 @@ class Pool:
         alien = [
             name
             for name, modulator in self.modulators.items()
-            if (modulator.config, modulator.kind) != (self.config, self.kind)
+            if modulator.kind != self.kind or not modulator.fits(self.base)
         ]
         if alien or self.base.config != self.config:
             raise PolyshotError(
@@ -306,7 +304,7 @@ class Pool:
         check_domains(list(self.modulators))
         check_statistics(self.statistics, self.config.dim, count)
 
-    def _check_images(self, images: Images) -> None:
+    def _check_images(self, images: Pixels) -> None:
         shape = tuple(images.shape)
         if len(shape) != 4 or shape[1:] != (3, self.size, self.size):
             raise PolyshotError(
@@ -314,3 +312,7 @@ class Pool:
                 f"[n, 3, {self.size}, {self.size}], not {list(shape)}: import the pack with "
                 f"--size {self.size}."
             )
+
+
+_NETWORKS: WeakKeyDictionary[Pool, dict[str, nn.Module]] = WeakKeyDictionary()
+"""Folded members of pools, made when they are first asked for."""

@@ -6,17 +6,13 @@ classes are: nobody trained on these, so the limit holds for new classes. Near i
 how much tasks of one source differ (Mahalanobis). E tasks, d entries an embedding.
 """
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyshot.methods.tasks import TaskBatch
 from polyshot.models.selector import task_embedding
-
-if TYPE_CHECKING:
-    from polyshot.pool.pool import Pool
+from polyshot.pool.pool import Pool
+from polyshot.tasks import Tasks
 
 NEARLY_ALL = 0.95
 """Share of a source's validation tasks that are familiar."""
@@ -24,7 +20,7 @@ ROUND = 0.5
 """Weight of a round spread in that of the tasks: there are hardly more tasks than entries."""
 
 
-def familiar(pool: "Pool", tasks: TaskBatch) -> Tensor:
+def familiar(pool: Pool, tasks: Tasks) -> Tensor:
     """Tell which tasks are familiar: bool ``[E]`` on the CPU; none where the pool keeps nothing.
 
     Means of fewer images than those of the kept tasks scatter more. By how much, a support set
@@ -55,22 +51,15 @@ def familiar(pool: "Pool", tasks: TaskBatch) -> Tensor:
             for i, kept in enumerate(pool.statistics.values())
         ]
     )
-    support, mask = _whole(tasks)
+    mask = tasks.present.cpu()
+    support = tasks.support_of(pool.network(0)).detach().cpu().double()  # [E, W, S, d]
+    support = support.where(mask.unsqueeze(-1), support.new_zeros(()))
     shape = pool.task_shape
     means = task_embedding(support, mask)  # [E, d]
     apart, freedom = _scattered(support, mask)
     scatter = squares(apart / means.norm(dim=-1)[:, None, None, None]).sum((1, 2)) / freedom
     excess = scatter * (1 / mask.sum((1, 2)) - 1 / (shape.way * shape.shot))
     return (distances(_directions(means)) - excess.unsqueeze(1) <= limits).any(1)
-
-
-def _whole(tasks: TaskBatch) -> tuple[Tensor, Tensor]:
-    """Return the base's embeddings [E, W, S, d] on the CPU, 0 where there is none, and a mask."""
-    support = tasks.support_of(0).detach().cpu().double()
-    if tasks.mask is None:
-        return support, torch.ones(support.shape[:-1], dtype=torch.bool)
-    mask = tasks.mask.cpu()
-    return support.where(mask.unsqueeze(-1), support.new_zeros(())), mask
 
 
 def _scattered(support: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,8 +24,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyshot.errors import PolyshotError
-from polyshot.models.heads import Metric, leave_one_out_logits, prototype_logits, prototypes
-from polyshot.predict.opinions import prepared
+from polyshot.models.heads import (
+    Metric,
+    leave_one_out_logits,
+    prepared,
+    prototype_logits,
+    prototypes,
+)
 
 NONE = "none of these"
 """The answer."""

@@ -16,17 +16,17 @@ from polyshot.data.augment import WEAK, Augment, chances, recolour, resample
 from polyshot.data.pack import Pack
 from polyshot.data.table import Batches, Images
 from polyshot.errors import PolyshotError
-from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet, load_base
+from polyshot.models.views import normalise
 from polyshot.training import parallel
-from polyshot.training.device import can_compile, graphed, on_device, seeded
 from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
-from polyshot.training.step import Best, Group, Report, Schedule, decayed_by_kind
-from polyshot.training.tasks import TaskSet
+from polyshot.training.step import Best, Group, Schedule, decayed_by_kind
+from polyshot.training.validation import class_accuracies, validation_tasks
 from polyshot.util import counter_rng
-from polyshot.util.device import bf16_on
+from polyshot.util.device import bf16_on, can_compile, graphed, on_device, seeded
 from polyshot.util.files import read_weights
+from polyshot.util.progress import Progress
 
 WORTH_COMPILING = 2000
 """Updates from which on a compiled network pays for half a minute of compiling."""
@@ -109,7 +109,7 @@ class BaseStep:
         )
         self._seed = counter_rng.key(seed, rank)  # of augmentation and mixing
         self._sources = len(train.packs)
-        self._validation = validation_sets(val, config)
+        self._validation = validation_tasks(val, config)
 
     def groups(self) -> list[Group]:
         """Decay kernels and the classifier's matrix, not biases and batch norm."""
@@ -152,7 +152,7 @@ class BaseStep:
         """Mean over sources of the accuracy on episodes of validation classes."""
         self.module.eval()
         values = [
-            tasks.accuracy(self.module.base, self.config.metric).mean()
+            class_accuracies(tasks, self.module.base, self.config.metric).mean()
             for tasks in self._validation
         ]
         self.module.train()
@@ -185,7 +185,7 @@ def train_base(
     checkpoint: Path,
     metrics: Metrics,
     start: Path | None = None,
-    report: Report | None = None,
+    report: Progress | None = None,
 ) -> tuple[ResNet, Best]:
     """Train the base; returns it in evaluation mode with the best state by validation."""
     train, val = (Images(packs, part, device) for part in ("train", "val"))
@@ -195,7 +195,7 @@ def train_base(
 
 
 def learn_base(
-    step: BaseStep, checkpoint: Path, metrics: Metrics, report: Report | None = None
+    step: BaseStep, checkpoint: Path, metrics: Metrics, report: Progress | None = None
 ) -> Best:
     """Run a step by the schedule of step 1; it stops reading images in any case."""
     own = step.config.base
@@ -212,15 +212,6 @@ def learn_base(
         return learn(step, schedule, checkpoint, metrics, step.config.seed, report)
     finally:
         step.close()
-
-
-def validation_sets(val: Images, config: Config) -> list[TaskSet]:
-    """Make the validation episodes of every source."""
-    count, seed = config.validation_episodes, counter_rng.key("validation", config.seed)
-    return [
-        TaskSet(val, i, "val", config.shape, count, seed, config.views)
-        for i in range(len(val.packs))
-    ]
 
 
 def same_source_partner(sources: Tensor, count: int) -> Tensor:

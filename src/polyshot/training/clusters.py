@@ -21,7 +21,8 @@ from polyshot.data.pack import Pack
 from polyshot.data.table import Images
 from polyshot.errors import PolyshotError
 from polyshot.models.resnet import ResNet
-from polyshot.training.tasks import embed, sampler
+from polyshot.tasks import Table
+from polyshot.training.validation import source_sampler
 from polyshot.util import counter_rng
 from polyshot.util.files import read_json, write_json
 
@@ -61,7 +62,7 @@ def check_clusters(packs: Sequence[Pack], config: Config) -> None:
     wanted, way = config.modulator.members, config.modulator.shape.way
     names = [pack.domain.name for pack in packs]
     for pack in packs if wanted != 1 else ():
-        usable = len(sampler(pack, "train", config.modulator.shape, 0).class_ids)
+        usable = len(source_sampler(pack, "train", config.modulator.shape, 0).class_ids)
         if wanted * way > usable:
             raise PolyshotError(
                 f"{pack.domain.name} has {usable} training classes: enough for {usable // way} "
@@ -105,7 +106,7 @@ def find_clusters(base: ResNet, images: Images, source: int, config: Config) -> 
     """
     pack, own = images.packs[source], config.modulator
     everything = [tuple(pack.domain.split.train)]
-    classes = sampler(pack, "train", own.shape, 0).class_ids
+    classes = source_sampler(pack, "train", own.shape, 0).class_ids
     seed = counter_rng.key("clusters", config.seed, source)
     points = class_means(base, images, source, classes)
     if own.members:
@@ -134,7 +135,13 @@ def class_means(base: ResNet, images: Images, source: int, classes: Sequence[int
     labels = images.packs[source].domain.labels
     ids = [np.flatnonzero(labels == each)[:PER_CLASS] for each in classes]
     places = images.places(source, torch.from_numpy(np.concatenate(ids)))
-    embeddings = F.normalize(embed(base, images, places).double().cpu(), dim=1)
+    table = Table(
+        lambda wanted: images.bring(images.take(places[wanted.to(places.device)])),
+        len(places),
+        images.device,
+        frozen=False,
+    )
+    embeddings = F.normalize(table.embed(base).double().cpu(), dim=1)
     parts = torch.split(embeddings, [len(each) for each in ids])
     return F.normalize(torch.stack([part.mean(0) for part in parts]), dim=1)
 

@@ -28,10 +28,10 @@ from polyshot.training.growth import (
     retrained_selector,
 )
 from polyshot.training.metrics import Metrics
-from polyshot.training.step import Report
 from polyshot.util.device import best_device
 from polyshot.util.hashing import digest
 from polyshot.util.locks import locked_if_free
+from polyshot.util.progress import Progress
 
 
 def grow(
@@ -41,7 +41,7 @@ def grow(
     options: Sequence[str] = (),
     selector: bool = True,
     device: str | None = None,
-    report: Report | None = None,
+    report: Progress | None = None,
 ) -> Pool:
     """Add a domain to a pool on disk, in place or as a new folder; see `Pool.add_domain`.
 
@@ -101,7 +101,7 @@ def remove(pool: Pool, domain: str) -> Pool:
     )
 
 
-def merge(one: Pool, other: Pool, selector: bool = True, report: Report | None = None) -> Pool:
+def merge(one: Pool, other: Pool, selector: bool = True, report: Progress | None = None) -> Pool:
     """Join two pools over one base; a domain in both must be the same in both.
 
     The selector is trained anew on what both pools keep of their tasks (`selector=False` goes

@@ -16,16 +16,16 @@ from torch import Tensor, nn
 from polyshot.data.augment import WEAK, Augment, augment
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.table import Images, Prefetch
-from polyshot.methods.image_tasks import ImageTasks
-from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet
-from polyshot.training.device import graphed, on_device
+from polyshot.models.views import normalise
+from polyshot.tasks import Tasks
 from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
-from polyshot.training.step import Best, Group, Report, Schedule, decayed_by_kind
-from polyshot.training.tasks import hits, sampler
+from polyshot.training.step import Best, Group, Schedule, decayed_by_kind
+from polyshot.training.validation import accuracy, source_sampler
 from polyshot.util import counter_rng
-from polyshot.util.device import bf16_on
+from polyshot.util.device import bf16_on, graphed, on_device
+from polyshot.util.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Learner(nn.Module, ABC):
         """Return the loss of a batch."""
 
     @abstractmethod
-    def probabilities(self, tasks: ImageTasks) -> Tensor:
+    def probabilities(self, tasks: Tasks) -> Tensor:
         """Classify without further adaptation, in evaluation mode: ``[E, Q, W]``."""
 
 
@@ -126,7 +126,7 @@ class EpisodicStep:
         name: str,
         learner: Learner,
         train: Images,
-        validation: Sequence[ImageTasks],
+        validation: Sequence[Tasks],
         plan: Plan,
         seed: int,
     ):
@@ -158,7 +158,7 @@ class EpisodicStep:
             if not len(rows):
                 continue
             seed = counter_rng.key(self._seed, source)
-            drawn = sampler(pack, "train", shape, seed)(0, len(rows))
+            drawn = source_sampler(pack, "train", shape, seed)(0, len(rows))
             ids = torch.cat([drawn.support, drawn.query], 2)  # [rows, W, S + Q]
             classes[rows] = drawn.classes
             places[rows.to(where)] = self._train.places(source, ids).flatten(1)
@@ -252,22 +252,16 @@ class _Loss(nn.Module):
         return self.learner.loss(EpisodeBatch(grouped, None, nothing, [0] * episodes, shape, 0.0))
 
 
-def accuracy(probabilities: Tensor) -> Tensor:
-    """Share of right answers where the queries stand class by class: ``[E, W * Q, W]`` -> []."""
-    episodes, _, way = probabilities.shape
-    return hits(probabilities.reshape(episodes, way, -1, way)).mean()
-
-
 def train_learner(
     name: str,
     learner: Learner,
     train: Images,
-    validation: Sequence[ImageTasks],
+    validation: Sequence[Tasks],
     plan: Plan,
     seed: int,
     checkpoint: Path,
     metrics: Metrics,
-    report: Report | None = None,
+    report: Progress | None = None,
 ) -> Best:
     """Train a learner; afterwards it holds the best state by validation, in evaluation mode."""
     schedule = Schedule(

@@ -15,7 +15,7 @@ from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError, join_names
 from polyshot.pool.files import check_domains
 from polyshot.training import parallel
-from polyshot.training.tasks import sampler
+from polyshot.training.validation import source_sampler
 from polyshot.util.files import read_json, write_json
 from polyshot.util.hashing import digest, file_digest
 
@@ -38,9 +38,9 @@ def check_sources(packs: Sequence[Pack], config: Config) -> None:
                 f"{pack.domain.name} has images of {pack.size} pixels, the training wants "
                 f"{config.size}: import it with --size {config.size}, or set size={pack.size}."
             )
-        sampler(pack, "train", config.modulator.shape, 0)
-        sampler(pack, "train", config.shape, 0)
-        sampler(pack, "val", config.shape, 0)
+        source_sampler(pack, "train", config.modulator.shape, 0)
+        source_sampler(pack, "train", config.shape, 0)
+        source_sampler(pack, "val", config.shape, 0)
 
 
 def enter(

@@ -7,7 +7,7 @@ only the addition lies beside it, as ``added-<domain>-<mark>-<kind of modulators
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,12 +18,11 @@ from polyshot.data.pack import Pack
 from polyshot.models.modulators import Kind
 from polyshot.models.resnet import ResNet
 from polyshot.pool.pool import Pool
-from polyshot.training.device import on_device
 from polyshot.training.folder import check_sources, device_name, identity
-from polyshot.training.step import Report
 from polyshot.training.world import World
 from polyshot.util.files import read_json, write_json
 from polyshot.util.hashing import digest
+from polyshot.util.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -81,18 +80,9 @@ class GrownWorld(World):
             with self._lock(folder.name):
                 if not (folder / "pool" / "pool.json").exists():
                     self._add(old, folder)
-            self._pools[kind] = Pool.load(folder / "pool", self.device)
+            grown = Pool.load(folder / "pool", self.device)
+            self._pools[kind] = replace(grown, base=self.base())
         return self._pools[kind]
-
-    def members(self, kind: Kind) -> list[ResNet]:
-        """Return the members as networks; the old ones are the ungrown world's objects."""
-        if kind not in self._members:
-            pool = self.pool(kind)
-            new = len(pool.members) - 1
-            same = not pool.strengths[pool.members[new]]
-            network = self.base() if same else on_device(pool.network(new), self.device)
-            self._members[kind] = [*self.before.members(kind), network]
-        return self._members[kind]
 
     def addition(self, kind: Kind) -> Addition:
         """Tell what the addition took, which is made if it was not yet."""
@@ -126,7 +116,7 @@ def make_world(
     config: Config,
     folder: Path,
     device: torch.device | None = None,
-    report: Report | None = None,
+    report: Progress | None = None,
     added: Pack | None = None,
 ) -> World:
     """Make the world of some sources, grown by one more domain where one is given."""

@@ -19,23 +19,23 @@ from polyshot.data.augment import STRONG
 from polyshot.data.pack import Pack
 from polyshot.data.table import Images
 from polyshot.errors import PolyshotError, join_names
+from polyshot.models.backbone import sites_of
 from polyshot.models.modulators import Modulator, fold
 from polyshot.models.resnet import ResNet
 from polyshot.models.selector import Selector
 from polyshot.pool.files import check_domains
 from polyshot.pool.pool import Pool
 from polyshot.pool.statistics import KEPT, SourceTasks, Statistics, TaskSample, sample
+from polyshot.tasks import Network
 from polyshot.training.about import about_modulator, about_selector
-from polyshot.training.base import validation_sets
-from polyshot.training.device import on_device
 from polyshot.training.folder import check_sources
 from polyshot.training.metrics import Metrics
 from polyshot.training.modulators import train_modulator
 from polyshot.training.selector import Examples, examples, fit_scale, train_selector
-from polyshot.training.step import Report
-from polyshot.training.tasks import TaskSet
-from polyshot.util import counter_rng
+from polyshot.training.validation import network_logits, selector_tasks, validation_tasks
+from polyshot.util.device import on_device
 from polyshot.util.files import read_weights, write_weights
+from polyshot.util.progress import Progress
 
 LONGER = 3.75
 """A new domain's modulator is trained this much longer than one of a domain that the base knows,
@@ -52,7 +52,7 @@ def add_domain(
     options: Sequence[str] = (),
     work: Path | None = None,
     selector: bool = True,
-    report: Report | None = None,
+    report: Progress | None = None,
 ) -> Pool:
     """Return a pool with one more member; the given one stays as it is.
 
@@ -161,7 +161,7 @@ def retrained_selector(
     config: Config,
     checkpoint: Path,
     metrics: Metrics,
-    report: Report | None = None,
+    report: Progress | None = None,
 ) -> tuple[Selector, dict[str, Any]]:
     """Train a selector on statistics alone; returns it and what is known about it."""
     learned, checked = known_examples(statistics)
@@ -179,13 +179,13 @@ class _Growth:
         config: Config,
         work: Path,
         metrics: Metrics,
-        report: Report | None,
+        report: Progress | None,
     ):
         self.old, self.pack, self.config, self.work = pool, pack, config, work
         self.metrics, self.report, self.device = metrics, report, pool.device
         self.base = on_device(copy.deepcopy(pool.base), self.device)
         self.train, self.val = (Images([pack], part, self.device) for part in ("train", "val"))
-        self.validation = validation_sets(self.val, config)[0]
+        self.validation = validation_tasks(self.val, config)[0]
 
     def pool(self, with_selector: bool) -> Pool:
         """Do what is missing and put the new pool together."""
@@ -199,7 +199,9 @@ class _Growth:
         if old.statistics:
             columns = [*range(len(old.members)), None]
             statistics = {key: kept.with_members(columns) for key, kept in old.statistics.items()}
-            statistics[name] = self._statistics([*self._old_members(), member], scales)
+            statistics[name] = self._statistics(
+                [*map(old.network, range(len(old.members))), member], scales
+            )
         if with_selector and old.selector is not None:
             checkpoint = self.work / "selector.pt"
             selector, steps["selector"] = retrained_selector(
@@ -238,17 +240,9 @@ class _Growth:
             )
             write_weights(file, trained.state_dict(), about_modulator(strength, best))
         weights, about = read_weights(file)
-        modulator = Modulator(self.old.config, self.old.kind).to(self.device)
+        modulator = Modulator(sites_of(self.base), self.old.kind).to(self.device)
         modulator.load_state_dict(weights)
         return modulator, about
-
-    def _old_members(self) -> list[ResNet]:
-        """Return the old members as networks; those of strength 0 are the base itself."""
-        members = [self.base]
-        for i, strength in enumerate(self.old.strengths.values(), 1):
-            own = on_device(self.old.network(i), self.device) if strength else self.base
-            members.append(own)
-        return members
 
     def _scale(self, member: ResNet) -> float:
         """Find the scale of the new member, on validation episodes of the new domain.
@@ -258,21 +252,19 @@ class _Growth:
         """
         tasks, metric = self.validation, self.config.metric
         own, base = (
-            fit_scale([tasks.logits(tasks.embed(network), metric)])
-            for network in (member, self.base)
+            fit_scale([network_logits(tasks, network, metric)]) for network in (member, self.base)
         )
         return self.old.scales[0] * own / base
 
-    def _statistics(self, members: Sequence[ResNet], scales: Sequence[float]) -> SourceTasks:
+    def _statistics(self, members: Sequence[Network], scales: Sequence[float]) -> SourceTasks:
         """Let all members answer tasks of the new domain, no more of them than are kept."""
         config = self.config
         count = min(config.selector.tasks, KEPT["train"])
-        seed = counter_rng.key("tasks", config.seed)
-        learned = TaskSet(self.train, 0, "train", config.shape, count, seed, config.views)
+        learned = selector_tasks(self.train, config, count)
         return SourceTasks(
             sample(
                 "train",
-                *examples([learned], members, scales, config, "embed training", self.report),
+                *examples(learned, members, scales, config, "embed training", self.report),
             ),
             sample(
                 "val",

@@ -6,26 +6,30 @@ source's member. Rows stand in a fixed order, source by source: shapes never cha
 convolution runs once for each source with the modulator in its kernel.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from polyshot.config import Config, Layer
 from polyshot.data.pack import Pack
 from polyshot.data.table import Batch, Batches, Images
 from polyshot.errors import PolyshotError
-from polyshot.models.modulators import Kind, Modulator, fold
-from polyshot.models.resnet import BLOCKS, BN_EPS, STAGES, Block, ResNet
+from polyshot.models.backbone import Act, Site, affine, sites_of, walk_through
+from polyshot.models.modulators import Kind, Modulator, at_tap, fold
+from polyshot.models.resnet import ResNet
 from polyshot.training import parallel
 from polyshot.training.base import BaseStep, Classifier, learn_base
-from polyshot.training.device import on_device, seeded
 from polyshot.training.metrics import Metrics
 from polyshot.training.modulators import Strength, choose_strength
-from polyshot.training.step import Best, Report
+from polyshot.training.step import Best
+from polyshot.training.validation import class_accuracies
 from polyshot.util import counter_rng
+from polyshot.util.device import graphed, on_device, seeded
+from polyshot.util.progress import Progress
 
 
 class JointClassifier(Classifier):
@@ -45,40 +49,58 @@ class JointClassifier(Classifier):
     ):
         super().__init__(base, classes, layer)
         self.kind, self.sizes = kind, list(sizes)
-        self.modulators = nn.ModuleList(Modulator(base.config, kind) for _ in self.sizes[:-1])
+        self.modulators = nn.ModuleList(Modulator(sites_of(base), kind) for _ in self.sizes[:-1])
 
     def forward(self, images: Tensor) -> Tensor:
         """Classify normalised images [B, 3, S, S], each by its member: logits [B, classes]."""
-        base = self.base
-        x = base.maxpool(torch.relu(base.bn1(base.conv1(images))))
-        for at in (f"layer{i + 1}.{j}" for i in range(STAGES) for j in range(BLOCKS)):
-            block = base.get_submodule(at)
-            assert isinstance(block, Block)
-            y = torch.relu(self._layer(x, f"{at}.conv1", block.conv1, block.bn1))
-            y = self._layer(y, f"{at}.conv2", block.conv2, block.bn2)
-            x = torch.relu(y + block.downsample(x))
-        logits: Tensor = self.fc(x.mean((2, 3)))
+        modulators = [each for each in self.modulators if isinstance(each, Modulator)]
+        acts = {
+            site.layer: MembersAct(self.base, site, self.kind, modulators, self.sizes)
+            for site in modulators[0].sites
+        }
+        logits: Tensor = self.fc(walk_through(self.base)(images, acts))
         return logits
 
-    def _layer(self, x: Tensor, name: str, conv: nn.Conv2d, bn: nn.BatchNorm2d) -> Tensor:
-        """Convolve and normalise [B, inputs, H, W], as `member_parameters` says: [B, outputs, ...].
+
+@dataclass(frozen=True, eq=False)
+class MembersAct(Act):
+    """A site at which the rows of a batch have different modulators, as `member_parameters` says.
+
+    Rows stand in a fixed order, `sizes` of each modulator and last those of the base alone.
+    """
+
+    base: nn.Module
+    site: Site
+    kind: Kind
+    modulators: Sequence[Modulator]
+    sizes: Sequence[int]
+
+    def layer(self, own: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Convolve [B, inputs, H, W], each row with its member's kernel."""
+        if self.kind == "channel":
+            return own(x)
+        layer = self.base.get_submodule(self.site.layer)
+        kernel, name = layer.get_parameter("weight"), f"{self.site.layer}.weight"
+        own_kernels = [
+            kernel + at_tap(each.get_parameter(name), self.site, kernel) for each in self.modulators
+        ]
+        parts = zip(x.split_with_sizes(list(self.sizes)), [*own_kernels, kernel], strict=True)
+        return torch.cat([functional_call(layer, {"weight": k}, (part,)) for part, k in parts])
+
+    def norm(self, own: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
+        """Normalise, then scale or shift each row as its member does.
 
         The bias of `conv1x1` counts in units of batch norm's running variance, as in prediction.
         """
-        own = [modulator.get_submodule(name) for modulator in self.modulators]
-        biases = [each.get_parameter("bias") for each in own]
+        layer = self.site.layer
+        biases = [each.get_parameter(f"{layer}.bias") for each in self.modulators]
         nothing = torch.zeros_like(biases[0])
+        y = own(y)
         if self.kind == "channel":
-            scales = [each.get_parameter("scale") for each in own]
-            y: Tensor = bn(conv(x))
+            scales = [each.get_parameter(f"{layer}.scale") for each in self.modulators]
             scale = self._by_row([*scales, torch.ones_like(nothing)], y)
             return y * scale + self._by_row([*biases, nothing], y)
-        centres = [F.pad(each.get_parameter("weight"), (1, 1, 1, 1)) for each in own]
-        kernels = [*(conv.weight + centre for centre in centres), conv.weight]
-        parts = zip(x.split_with_sizes(self.sizes), kernels, strict=True)
-        y = bn(torch.cat([F.conv2d(part, k, None, conv.stride, 1) for part, k in parts]))
-        assert bn.running_var is not None
-        slope = bn.weight * torch.rsqrt(bn.running_var + BN_EPS)
+        slope = affine(self.base, self.site)[0]
         return y + self._by_row([*(slope * bias for bias in biases), nothing], y)
 
     def _by_row(self, values: Sequence[Tensor], like: Tensor) -> Tensor:
@@ -130,6 +152,12 @@ class JointStep(BaseStep):
             )
         self._network = on_device(self.module, train.device).train()
 
+    def ready(self) -> None:
+        """Record the network as a CUDA graph, modulators included."""
+        if self._device.type == "cuda":
+            side = self.config.size
+            self._network = graphed(self.module, (self.images, 3, side, side), self._device)
+
     def validate(self) -> float:
         """Mean over sources of the accuracies of the base and of the source's own member."""
         self.module.eval()
@@ -142,6 +170,7 @@ class JointStep(BaseStep):
         candidates = self.config.modulator.strengths
         accuracy = {s: self._accuracy(source, s).cpu() for s in {0.0, 1.0, *candidates}}
         classes = self._validation[source].classes
+        assert classes is not None
         seed = counter_rng.key("modulator", self.config.seed, source)
         chosen = choose_strength(accuracy, classes, candidates, seed)
         reached = Best(float(accuracy[1.0].mean()), best.number, best.skipped)
@@ -150,7 +179,7 @@ class JointStep(BaseStep):
     def _accuracy(self, source: int, strength: float) -> Tensor:
         """Return the accuracy of a source's member on its validation episodes: [E, W]."""
         network = fold(self.module.base, self._modulator(source), strength)
-        return self._validation[source].accuracy(network, self.config.metric)
+        return class_accuracies(self._validation[source], network, self.config.metric)
 
     def _modulator(self, source: int) -> Modulator:
         modulator = self.module.modulators[source]
@@ -182,7 +211,7 @@ def train_joint(
     checkpoint: Path,
     metrics: Metrics,
     start: Path | None = None,
-    report: Report | None = None,
+    report: Progress | None = None,
 ) -> tuple[ResNet, Best, list[tuple[Modulator, Strength, Best]]]:
     """Train base and modulators; returns the base in evaluation mode, and a member a source."""
     train, val = (Images(packs, part, device) for part in ("train", "val"))

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from polyshot.errors import PolyshotError
 from polyshot.training import interrupt, parallel
-from polyshot.training.device import fast, in_one_piece
 from polyshot.training.metrics import Metrics
-from polyshot.training.step import Best, Group, Report, Schedule, Step
+from polyshot.training.step import Best, Group, Schedule, Step
 from polyshot.util import counter_rng
+from polyshot.util.device import fast, in_one_piece
 from polyshot.util.files import read_checkpoint, write_checkpoint
+from polyshot.util.progress import Progress
 
 LOOK_EVERY = 50
 """Updates between two lines of metrics; a GPU is asked for results no more often."""
@@ -35,7 +36,7 @@ def learn(
     checkpoint: Path,
     metrics: Metrics,
     seed: int,
-    report: Report | None = None,
+    report: Progress | None = None,
 ) -> Best:
     """Train until the schedule's end, from the checkpoint if there is one.
 
@@ -85,7 +86,7 @@ class _Loop:
             metrics.forget(step.name, self.number)
         step.ready()
 
-    def run(self, asked: Callable[[], int], report: Report | None) -> Best:
+    def run(self, asked: Callable[[], int], report: Progress | None) -> Best:
         total = self.schedule.steps * self.step.images
         if self.schedule.steps == 0 and self.best is None:
             self._validate()

@@ -19,17 +19,19 @@ from torch.func import functional_call
 from polyshot.config import Config
 from polyshot.data.augment import augment
 from polyshot.data.table import Images, Prefetch
+from polyshot.models.backbone import sites_of
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.models.modulators import Modulator, fold, member_parameters
-from polyshot.models.normalise import normalise
 from polyshot.models.resnet import ResNet
-from polyshot.training.device import graphed
+from polyshot.models.views import normalise
+from polyshot.tasks import Tasks
 from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
-from polyshot.training.step import Best, Group, Report, Schedule
-from polyshot.training.tasks import TaskSet, sampler
+from polyshot.training.step import Best, Group, Schedule
+from polyshot.training.validation import class_accuracies, source_sampler
 from polyshot.util import counter_rng
-from polyshot.util.device import bf16_on
+from polyshot.util.device import bf16_on, graphed
+from polyshot.util.progress import Progress
 
 RESAMPLINGS = 2000
 RELIABLE = 0.2
@@ -45,16 +47,14 @@ class ModulatorStep:
     section = "modulator"
     shared = False
 
-    def __init__(
-        self, base: ResNet, train: Images, source: int, validation: TaskSet, config: Config
-    ):
+    def __init__(self, base: ResNet, train: Images, source: int, validation: Tasks, config: Config):
         own, self.config, self._base = config.modulator, config, base
         self._pack, self._validation = train.packs[source], validation
         self.name = f"modulator:{self._pack.domain.name}"
         shape = own.shape
         self.images = own.episodes * shape.way * (shape.shot + shape.queries)
         self.memory = ("modulator.episodes", own.episodes)
-        self._identity = Modulator(base.config, own.kind).to(train.device)
+        self._identity = Modulator(sites_of(base), own.kind).to(train.device)
         self._identity.requires_grad_(False)
         self.module = copy.deepcopy(self._identity).requires_grad_(True)
         with torch.no_grad():
@@ -65,7 +65,7 @@ class ModulatorStep:
         self._mirror = torch.tensor(self._pack.domain.mirror, device=train.device)
         self._seed = counter_rng.key("modulator", config.seed, source)
         count = max(1, own.steps * own.episodes)
-        drawn = sampler(self._pack, "train", shape, self._seed)(0, count)
+        drawn = source_sampler(self._pack, "train", shape, self._seed)(0, count)
         ids = torch.cat([drawn.support, drawn.query], 2)  # [all episodes, W, S + Q]
         self._places = torch.split(train.places(source, ids).flatten(), self.images)
         self._prefetch = None if train.resident else Prefetch(self._take, max(0, own.steps - 1))
@@ -106,7 +106,9 @@ class ModulatorStep:
         """Choose lambda on the validation episodes."""
         candidates = self.config.modulator.strengths
         measured = {s: self._accuracy(s).cpu() for s in {0.0, *candidates}}
-        return choose_strength(measured, self._validation.classes, candidates, self._seed)
+        classes = self._validation.classes
+        assert classes is not None
+        return choose_strength(measured, classes, candidates, self._seed)
 
     def modulator(self) -> Modulator:
         """Return the modulator as it is now."""
@@ -122,7 +124,7 @@ class ModulatorStep:
 
     def _accuracy(self, strength: float) -> Tensor:
         member = fold(self._base, self.modulator(), strength)
-        return self._validation.accuracy(member, self.config.metric)
+        return class_accuracies(self._validation, member, self.config.metric)
 
     def _take(self, number: int) -> Tensor:
         return self._train.take(self._places[number])
@@ -204,11 +206,11 @@ def train_modulator(
     base: ResNet,
     train: Images,
     source: int,
-    validation: TaskSet,
+    validation: Tasks,
     config: Config,
     checkpoint: Path,
     metrics: Metrics,
-    report: Report | None = None,
+    report: Progress | None = None,
 ) -> tuple[Modulator, Strength, Best]:
     """Train the modulator of one source and choose its strength."""
     own = config.modulator

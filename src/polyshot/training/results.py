@@ -8,12 +8,12 @@ import torch
 
 from polyshot.config import Config
 from polyshot.errors import PolyshotError
+from polyshot.models.backbone import sites_of
 from polyshot.models.modulators import Modulator, fold
 from polyshot.models.resnet import ResNet, load_base
-from polyshot.models.selector import Selector
-from polyshot.models.urt import MemberAttention
+from polyshot.models.selector import MemberAttention, Selector
 from polyshot.pool.files import modulator_file
-from polyshot.training.device import on_device
+from polyshot.util.device import on_device
 from polyshot.util.files import read_weights
 
 
@@ -48,7 +48,9 @@ class Results:
     def modulator(self, name: str) -> tuple[Modulator, dict[str, Any]]:
         """Read a modulator and what is known about it, its strength above all."""
         weights, about = read_weights(self.modulator_files[name])
-        modulator = Modulator(self.config.model, self.config.modulator.kind).to(self.device)
+        modulator = Modulator(sites_of(ResNet(self.config.model)), self.config.modulator.kind).to(
+            self.device
+        )
         modulator.load_state_dict(weights)
         return modulator.requires_grad_(False), about
 

@@ -16,9 +16,10 @@ from polyshot.errors import PolyshotError, did_you_mean
 from polyshot.pool.files import STATISTICS_FILE
 from polyshot.pool.pool import Pool
 from polyshot.pool.statistics import SourceTasks, from_tensors, to_tensors
+from polyshot.tasks import Tasks
 from polyshot.training import parallel
 from polyshot.training.about import about_modulator, about_selector
-from polyshot.training.base import initial_base, train_base, validation_sets
+from polyshot.training.base import initial_base, train_base
 from polyshot.training.clusters import check_clusters, known_members, write_members
 from polyshot.training.folder import check_sources, enter
 from polyshot.training.joint import train_joint
@@ -26,11 +27,10 @@ from polyshot.training.metrics import Metrics
 from polyshot.training.modulators import train_modulator
 from polyshot.training.results import Results
 from polyshot.training.selector import examples, fit_scale, statistics_of, train_selector
-from polyshot.training.step import Report
-from polyshot.training.tasks import TaskSet
 from polyshot.training.urt import fewer_tasks, write_attention
-from polyshot.util import counter_rng
+from polyshot.training.validation import network_logits, selector_tasks, validation_tasks
 from polyshot.util.files import read_json, read_weights, write_json, write_weights
+from polyshot.util.progress import Progress
 
 STEPS = ("base", "modulators", "selector")
 
@@ -41,7 +41,7 @@ def train(
     out: Path,
     step: str = "all",
     device: torch.device | str | None = None,
-    progress: Report | None = None,
+    progress: Progress | None = None,
     start: Path | None = None,
     trained_base: Path | None = None,
 ) -> Pool:
@@ -103,7 +103,7 @@ class _Run:
         config: Config,
         out: Path,
         device: torch.device,
-        report: Report | None,
+        report: Progress | None,
         start: Path | None,
     ):
         self.packs, self.config, self.out, self.device = packs, config, out, device
@@ -146,7 +146,7 @@ class _Run:
             return
         base = self.results.base()
         train = Images([member.pack for member in self.members], "train", self.device)
-        validation = validation_sets(Images(self.packs, "val", self.device), self.config)
+        validation = validation_tasks(Images(self.packs, "val", self.device), self.config)
         for i in missing:
             name, source = self.members[i].name, self.members[i].source
             file = self.results.modulator_files[name]
@@ -177,7 +177,7 @@ class _Run:
         scales, networks = self._scales(), self.results.networks()
         tasks, owners = self._selector_tasks(config.selector.tasks)
         learned = examples(tasks, networks, scales, config, "embed training", self.report)
-        val = validation_sets(Images(self.packs, "val", self.device), config)
+        val = validation_tasks(Images(self.packs, "val", self.device), config)
         checked = examples(val, networks, scales, config, "embed validation", self.report)
         kept = statistics_of(learned, owners, checked, self.names)
         write_weights(self.statistics_file, to_tensors(kept), {"sources": list(kept)})
@@ -199,7 +199,7 @@ class _Run:
             return
         few = fewer_tasks(self.config, 1 + len(self.members))
         tasks, _ = self._selector_tasks(few.selector.tasks)
-        val = validation_sets(Images(self.packs, "val", self.device), few)
+        val = validation_tasks(Images(self.packs, "val", self.device), few)
         write_attention(self.results, tasks, val, self._scales(), self.metrics, self.report)
 
     def pool(self) -> Pool:
@@ -251,19 +251,17 @@ class _Run:
         names = [member.name for member in self.members] or self.names
         self.results = Results(self.out, names, self.config, self.device)
 
-    def _selector_tasks(self, count: int) -> tuple[list[TaskSet], list[str]]:
+    def _selector_tasks(self, count: int) -> tuple[list[Tasks], list[str]]:
         """Draw tasks of each member's classes, and where these are a cluster, of the whole source.
 
         Returns them and the source that each set is of.
         """
-        shape, seed = self.config.shape, counter_rng.key("tasks", self.config.seed)
         train = Images([member.pack for member in self.members], "train", self.device)
-        how = ("train", shape, count, seed, self.config.views)
-        tasks = [TaskSet(train, i, *how) for i in range(len(self.members))]
+        tasks = selector_tasks(train, self.config, count)
         owners = [self.names[member.source] for member in self.members]
         if mixed := [pack for pack in self.packs if owners.count(pack.domain.name) > 1]:
             whole = Images(mixed, "train", self.device)
-            tasks += [TaskSet(whole, i, *how) for i in range(len(mixed))]
+            tasks += selector_tasks(whole, self.config, count)
             owners += [pack.domain.name for pack in mixed]
         return tasks, owners
 
@@ -282,10 +280,10 @@ class _Run:
             if known["members"] == members:
                 return [float(scale) for scale in known["scales"]]
         val = Images(self.packs, "val", self.device)
-        sets = validation_sets(val, self.config)
+        sets = validation_tasks(val, self.config)
         networks, metric = self.results.networks(), self.config.metric
         found = {
-            net: fit_scale([tasks.logits(tasks.embed(net), metric) for tasks in sets])
+            net: fit_scale([network_logits(tasks, net, metric) for tasks in sets])
             for net in set(networks)
         }
         scales = [found[net] for net in networks]

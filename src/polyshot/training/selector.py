@@ -11,12 +11,14 @@ from torch import Tensor
 from polyshot.config import Config
 from polyshot.models.selector import Selector, task_embedding
 from polyshot.pool.statistics import Part, SourceTasks, TaskSample, sample
-from polyshot.training.device import seeded
+from polyshot.tasks import Network, Tasks
 from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
-from polyshot.training.step import Best, Group, Report, Schedule, decayed_by_kind
-from polyshot.training.tasks import Network, TaskSet, hits, log_likelihood
+from polyshot.training.step import Best, Group, Schedule, decayed_by_kind
+from polyshot.training.validation import hits, log_likelihood, logits_by_class
 from polyshot.util import counter_rng
+from polyshot.util.device import seeded
+from polyshot.util.progress import Progress
 
 
 class Examples(NamedTuple):
@@ -77,17 +79,17 @@ class SelectorStep:
 
 
 def examples(
-    sets: Sequence[TaskSet],
+    sets: Sequence[Tasks],
     members: Sequence[Network],
     scales: Sequence[float],
     config: Config,
     name: str,
-    report: Report | None = None,
+    report: Progress | None = None,
 ) -> Examples:
     """Let every member (the base first) answer every task; images are embedded once a network."""
     parts: list[Examples] = []
     pairs = list(zip(members, scales, strict=True))
-    total = len(set(pairs)) * sum(len(tasks.places) for tasks in sets)
+    total = len(set(pairs)) * sum(tasks.table.count for tasks in sets)
     done = 0
     for tasks in sets:
         found: dict[tuple[Network, float], tuple[Tensor, Tensor]] = {}
@@ -95,13 +97,13 @@ def examples(
         for member, scale in pairs:
             if (member, scale) in found:  # a modulator of strength 0
                 continue
-            embeddings = tasks.embed(member)
+            support, query = tasks.embedded(member)
             if not found:
-                inputs = task_embedding(tasks.support(embeddings))
-            logits = tasks.logits(embeddings, config.metric)  # [E, W, Q, W]
+                inputs = task_embedding(support)
+            logits = logits_by_class(support, query, config.metric)  # [E, W, Q, W]
             likelihood = log_likelihood(scale * logits).mean((1, 2))
             found[member, scale] = hits(logits).mean((1, 2)), likelihood
-            done += len(tasks.places)
+            done += tasks.table.count
             if report:
                 report(name, done, total)
         if config.selector.standardise:
@@ -119,7 +121,7 @@ def train_selector(
     config: Config,
     checkpoint: Path,
     metrics: Metrics,
-    report: Report | None = None,
+    report: Progress | None = None,
 ) -> tuple[Selector, Best]:
     """Train the selector; returns it in evaluation mode with the best state by validation."""
     step = SelectorStep(train, val, config)

@@ -1,14 +1,11 @@
 """What a step of the training hands to the loop, and what the loop gives back."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor, nn
-
-Report = Callable[[str, int, int], None]
-"""Told of progress: a name, images done, images in all."""
 
 
 class Group(NamedTuple):

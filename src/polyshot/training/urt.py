@@ -10,18 +10,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyshot.config import Config
-from polyshot.models.heads import prototypes
-from polyshot.models.urt import MemberAttention
-from polyshot.predict.readout import prepared
-from polyshot.training.device import seeded
+from polyshot.models.heads import prepared, prototypes
+from polyshot.models.selector import MemberAttention
+from polyshot.tasks import Network, Tasks
 from polyshot.training.loop import learn
 from polyshot.training.metrics import Metrics
 from polyshot.training.results import Results
 from polyshot.training.selector import selector_schedule
-from polyshot.training.step import Best, Group, Report, decayed_by_kind
-from polyshot.training.tasks import Network, TaskSet, hits, log_likelihood
+from polyshot.training.step import Best, Group, decayed_by_kind
+from polyshot.training.validation import hits, log_likelihood, logits_by_class
 from polyshot.util import counter_rng
+from polyshot.util.device import seeded
 from polyshot.util.files import write_weights
+from polyshot.util.progress import Progress
 
 APART = 0.1
 """Weight of the penalty that keeps the heads from looking at the same members, as in the paper."""
@@ -80,25 +81,25 @@ class UrtStep:
 
 
 def sights(
-    sets: Sequence[TaskSet],
+    sets: Sequence[Tasks],
     members: Sequence[Network],
     scales: Sequence[float],
     config: Config,
     name: str,
-    report: Report | None = None,
+    report: Progress | None = None,
 ) -> Sights:
     """Let every member look at every task; images are embedded once a network."""
     parts: list[Sights] = []
-    total, done = len(members) * sum(len(tasks.places) for tasks in sets), 0
+    total, done = len(members) * sum(tasks.table.count for tasks in sets), 0
     for tasks in sets:
         seen: dict[Network, tuple[Tensor, Tensor]] = {}
         for member in members:
             if member not in seen:
-                embeddings = tasks.embed(member)
-                ready = prepared(tasks.support(embeddings), config.metric)
+                support, query = tasks.embedded(member)
+                ready = prepared(support, config.metric)
                 centres = F.normalize(prototypes(ready), dim=-1)  # [E, W, d]
-                seen[member] = centres, tasks.logits(embeddings, config.metric)
-            done += len(tasks.places)
+                seen[member] = centres, logits_by_class(support, query, config.metric)
+            done += tasks.table.count
             if report:
                 report(name, done, total)
         pairs = list(zip(members, scales, strict=True))
@@ -124,11 +125,11 @@ def fewer_tasks(config: Config, members: int) -> Config:
 
 def write_attention(
     results: Results,
-    tasks: Sequence[TaskSet],
-    validation: Sequence[TaskSet],
+    tasks: Sequence[Tasks],
+    validation: Sequence[Tasks],
     scales: Sequence[float],
     metrics: Metrics,
-    report: Report | None = None,
+    report: Progress | None = None,
 ) -> None:
     """Train the attention of a run whose members are trained, and write it to its file."""
     config, networks = results.config, results.networks()
@@ -149,7 +150,7 @@ def train_attention(
     config: Config,
     checkpoint: Path,
     metrics: Metrics,
-    report: Report | None = None,
+    report: Progress | None = None,
 ) -> tuple[MemberAttention, Best]:
     """Train the attention; returns it in evaluation mode with the best state by validation."""
     step = UrtStep(train, val, config)

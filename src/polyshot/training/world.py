@@ -18,25 +18,25 @@ import torch
 from polyshot.config import Config, to_dict
 from polyshot.data.pack import Pack
 from polyshot.data.table import Images
-from polyshot.methods.image_tasks import ImageTasks
 from polyshot.models.modulators import Kind
 from polyshot.models.resnet import ResNet
 from polyshot.pool.pool import Pool
-from polyshot.training.base import initial_base, validation_sets
+from polyshot.tasks import Tasks
+from polyshot.training.base import initial_base
 from polyshot.training.clusters import check_clusters
-from polyshot.training.device import on_device
 from polyshot.training.episodic import Learner, Plan, train_learner
 from polyshot.training.folder import check_sources, identity
 from polyshot.training.metrics import Metrics
 from polyshot.training.results import Results
 from polyshot.training.run import train
 from polyshot.training.selector import fit_scale
-from polyshot.training.step import Report
-from polyshot.training.tasks import TaskSet
+from polyshot.training.validation import network_logits, validation_tasks
 from polyshot.util import counter_rng
+from polyshot.util.device import on_device
 from polyshot.util.files import read_weights, write_json, write_weights
 from polyshot.util.hashing import digest
 from polyshot.util.locks import locked
+from polyshot.util.progress import Progress
 
 
 @dataclass(eq=False)
@@ -49,7 +49,7 @@ class World:
     folder: Path
     """Of all worlds; this one is in a folder of its own inside."""
     device: torch.device
-    report: Report | None = None
+    report: Progress | None = None
 
     def __post_init__(self) -> None:
         check_sources(self.packs, self.config)
@@ -92,18 +92,10 @@ class World:
             self.base()
             config = replace(self.config, modulator=replace(self.config.modulator, kind=kind))
             with self._lock(f"pool-{kind}"):
-                self._pools[kind] = self._train(config, self.out / f"pool-{kind}", "all")
+                pool = self._train(config, self.out / f"pool-{kind}", "all")
+                # One object, so that what it makes of images is made once for all methods.
+                self._pools[kind] = replace(pool, base=self.base())
         return self._pools[kind]
-
-    def members(self, kind: Kind) -> list[ResNet]:
-        """Return the pool's members as networks, always the same objects, the base among them."""
-        if kind not in self._members:
-            pool, networks = self.pool(kind), [self.base()]
-            for i, name in enumerate(pool.modulators, 1):
-                same = not pool.strengths[name]
-                networks.append(self.base() if same else on_device(pool.network(i), self.device))
-            self._members[kind] = networks
-        return self._members[kind]
 
     def single(self, source: int) -> "World":
         """Return the world of one source alone, for networks trained by episodes from scratch.
@@ -156,7 +148,7 @@ class World:
                         name,
                         learner,
                         self.images("train"),
-                        [tasks.with_images() for tasks in self.validation],
+                        self.validation,
                         plan,
                         self.config.seed,
                         checkpoint,
@@ -173,19 +165,19 @@ class World:
         return on_device(learner, self.device).eval().requires_grad_(False), known
 
     @cached_property
-    def validation(self) -> list[TaskSet]:
+    def validation(self) -> list[Tasks]:
         """Episodes of the validation classes of every source: all choices are made on them."""
-        return validation_sets(self.images("val"), self.config)
+        return validation_tasks(self.images("val"), self.config)
 
-    def validation_tasks(self, shape_seed: int = 0) -> list[ImageTasks]:
+    def validation_tasks(self, shape_seed: int = 0) -> list[Tasks]:
         """Return validation episodes for networks that stay as they are."""
         config = replace(self.config, seed=counter_rng.key("tune", self.config.seed, shape_seed))
-        return [t.with_images(frozen=True) for t in validation_sets(self.images("val"), config)]
+        return validation_tasks(self.images("val"), config, frozen=True)
 
     def scale(self, network: ResNet) -> float:
         """Find the scale of a network's prototype logits with the highest likelihood."""
         metric = self.config.metric
-        return fit_scale([tasks.logits(tasks.embed(network), metric) for tasks in self.validation])
+        return fit_scale([network_logits(tasks, network, metric) for tasks in self.validation])
 
     def images(self, part: str) -> Images:
         """Return the sources' images of one part of their classes, loaded once."""
@@ -195,10 +187,6 @@ class World:
 
     @cached_property
     def _images(self) -> dict[str, Images]:
-        return {}
-
-    @cached_property
-    def _members(self) -> dict[Kind, list[ResNet]]:
         return {}
 
     @cached_property

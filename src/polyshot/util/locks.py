@@ -1,10 +1,10 @@
-"""Locks between processes on one folder; the system frees them when a process ends, however."""
+"""Locks between processes; the system frees them when a process ends, however it ends."""
 
-import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from polyshot.errors import PolyshotError
 
@@ -12,31 +12,29 @@ from polyshot.errors import PolyshotError
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock; waits for a process that has it."""
-    with _opened(path) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with _lock(path, wait=True):
         yield
 
 
 @contextmanager
 def locked_if_free(path: Path) -> Iterator[bool]:
     """Hold a lock, or yield False at once where another process has it."""
-    with _opened(path) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+    with _lock(path, wait=False) as mine:
+        yield mine
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _lock(path: Path, wait: bool) -> Iterator[bool]:
+    lock = FileLock(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        lock.acquire(timeout=-1 if wait else 0)
+    except Timeout:
+        yield False
+        return
     except OSError as error:
-        raise PolyshotError(f"{path} cannot be written: {error.strerror}.") from None
+        raise PolyshotError(f"{path} cannot be written: {error.strerror or error}.") from None
     try:
-        yield file
+        yield True
     finally:
-        os.close(file)  # frees the lock
+        lock.release()  # the file stays: a new one would be another lock

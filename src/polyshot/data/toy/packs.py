@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 
 from polyshot.data import toy
 from polyshot.data.domain import Domain
-from polyshot.data.importer import Progress, clear_errors
+from polyshot.data.importer import clear_errors
 from polyshot.data.pack import Pack, PackWriter
 from polyshot.data.workers import map_in_order
+from polyshot.util.progress import Progress
 
 
 def draw_packs(

@@ -1,4 +1,4 @@
-"""Learning on support sets by prototypes: many tasks at once, each as fast as it can bear.
+"""Learning on support sets by prototypes: many tasks at once, each at its own learning rate.
 
 E tasks, W ways, S places of a class, d entries an embedding. What a task learns is a slice of some
 tensors, and no task's update reads another's. How fast to learn, or whether at all, is told from
@@ -17,14 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig
-from polyshot.data.loading import Progress
 from polyshot.models.heads import leave_one_out_logits, prototypes
-from polyshot.predict.adapt.adadelta import Adadelta
+from polyshot.util.progress import Progress
 
 SHARPNESS = 10.0
 """Logits of the loss are this times the cosine, as in URL and TSA (Li et al., 2021, 2022)."""
 MARGIN = 0.1
 """Share of the images tried that another rate must be right on more often than the first."""
+DECAY, EPS = 0.9, 1e-6  # Adadelta's usual ones
 FACTORS = [2 ** (k / 2) for k in range(-4, 5)]
 """Of the usual scale of logits, among which a task's is found."""
 
@@ -33,11 +33,11 @@ class Learnable(Protocol):
     """What is learned: for each task some tensors, from which embeddings follow."""
 
     @property
-    def paces(self) -> Sequence[float]:
+    def lr_factors(self) -> Sequence[float]:
         """Factor on the learning rate, for each tensor."""
 
     @property
-    def apart(self) -> bool:
+    def leave_self_out(self) -> bool:
         """Whether an image learns from the prototype of its class without itself."""
 
     def at_once(self, images: int) -> int:
@@ -69,7 +69,7 @@ class Learned:
     scale: Tensor
     """``[k]``: logits are so many times the cosine."""
     diverged: Tensor
-    """Bool ``[E]``: tasks that stay as they were because learning ran away."""
+    """Bool ``[E]``: tasks whose learning diverged, so that they stay as they were."""
 
 
 def learn_tasks(
@@ -258,10 +258,12 @@ def _learn(
     with torch.enable_grad():
         inputs = task.inputs(rows, places)
         leaves = [leaf.requires_grad_() for leaf in task.start(rows)]
-        optimiser = Adadelta(leaves, [pace * rates for pace in task.paces])
+        optimiser = Adadelta(leaves, [factor * rates for factor in task.lr_factors])
         for _, view in zip(range(steps), cycle(inputs), strict=False):
             embeddings = task.embed(leaves, rows, view).view(len(rows), way, shot, -1)
-            optimiser.step(torch.autograd.grad(_loss(embeddings, there, task.apart), leaves))
+            optimiser.step(
+                torch.autograd.grad(_loss(embeddings, there, task.leave_self_out), leaves)
+            )
             if count:
                 count.add(places.numel())
     learned = [leaf.detach() for leaf in leaves]
@@ -269,17 +271,17 @@ def _learn(
         return learned, task.embed(learned, rows, inputs[0]).view(len(rows), way, shot, -1)
 
 
-def _loss(embeddings: Tensor, there: Tensor, apart: bool) -> Tensor:
+def _loss(embeddings: Tensor, there: Tensor, leave_self_out: bool) -> Tensor:
     """Sum the tasks' mean cross-entropies of support images [k, W, S, d] by their prototypes.
 
-    With `apart`, the prototype of an image's own class is that of the others, if there are any: in
-    one that holds the image itself, it is soon found again and there is little left to learn.
+    With `leave_self_out`, the prototype of an image's own class is that of the others, if there are
+    any: in one that holds the image itself, it is soon found again and there is little to learn.
     """
     way, shot = embeddings.shape[1:3]
     unit = F.normalize(embeddings, dim=-1)
     centres = F.normalize(prototypes(unit, there), dim=-1)
     logits = SHARPNESS * unit.flatten(1, 2) @ centres.mT  # [k, W * S, W]
-    if apart and shot > 1:
+    if leave_self_out and shot > 1:
         others = there & (there.sum(-1, keepdim=True) > 1)  # [k, W, S]
         left_out = leave_one_out_logits(unit, "cosine", SHARPNESS, there)
         logits = left_out.flatten(1, 2).where(others.flatten(1).unsqueeze(-1), logits)
@@ -304,3 +306,25 @@ class _Counter:
         self.done += images
         if self.report:
             self.report(self.name, self.done, self.total)
+
+
+class Adadelta:
+    """Adadelta (Zeiler, 2012) with a learning rate for each task."""
+
+    def __init__(self, leaves: Sequence[Tensor], rates: Sequence[Tensor]):
+        self.leaves = leaves
+        self.rates = [
+            rate.view(-1, *[1] * (leaf.ndim - 1)) for rate, leaf in zip(rates, leaves, strict=True)
+        ]
+        self.squares = [torch.zeros_like(leaf) for leaf in leaves]
+        self.moves = [torch.zeros_like(leaf) for leaf in leaves]
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor]) -> None:
+        """Move the leaves in place."""
+        every = (self.leaves, gradients, self.rates, self.squares, self.moves)
+        for leaf, gradient, rate, square, move in zip(*every, strict=True):
+            square.mul_(DECAY).addcmul_(gradient, gradient, value=1 - DECAY)
+            change = (move + EPS).div_(square + EPS).sqrt_().mul_(gradient)
+            move.mul_(DECAY).addcmul_(change, change, value=1 - DECAY)
+            leaf.sub_(change.mul_(rate))

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig
-from polyshot.methods.tasks import pick
 from polyshot.predict.adapt.learn import Learned, learn_tasks
+from polyshot.tasks import pick
 
-PACE = 2.0
+LR_FACTOR = 2.0
 """Learning rate of a map, in those of a modulator."""
 AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 28}
 """Numbers of the maps that are learned side by side: on a CPU they should stay in its caches."""
@@ -25,12 +25,12 @@ AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 28}
 
 @dataclass(frozen=True, eq=False)
 class Maps:
-    """Maps of E tasks on embeddings of unit norm (`support_learning.Learnable`)."""
+    """Maps of E tasks on embeddings of unit norm (`learn.Learnable`)."""
 
     support: Tensor
     """``[E, W, S, d]``, of unit norm."""
-    paces: Sequence[float] = (PACE,)
-    apart: bool = False
+    lr_factors: Sequence[float] = (LR_FACTOR,)
+    leave_self_out: bool = False
 
     def at_once(self, images: int) -> int:
         """Return how many tasks to learn side by side."""
@@ -74,4 +74,4 @@ def learn_maps(
 def identities(count: int, like: Tensor) -> Tensor:
     """Return maps that change nothing, ``[count, d, d]``, of embeddings ``[..., d]``."""
     dim = like.shape[-1]
-    return torch.eye(dim, device=like.device).repeat(count, 1, 1)
+    return torch.eye(dim, dtype=like.dtype, device=like.device).repeat(count, 1, 1)

@@ -7,52 +7,58 @@ would find it. Its adapters are our `conv1x1` modulators, so here they may start
 already is: from alpha_0 as in the paper, from the selected modulator, or from the blend. The
 paper's learning rate is another on seen than on unseen domains; here it is told from the support
 set whether the task is like those of the pool's sources (`familiar`); or with several rates it is
-one that the support set clearly prefers. What was learned fast is less to be trusted.
+one that the support set clearly prefers. What was learned at a high rate is trusted less: its
+probabilities are softened.
+
+Many tasks learn side by side in one walk through the base, which hides the idea a little; the plain
+form of it, one task and one update after the other, is tests/predict/plain_tsa.py.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from polyshot.config import AdaptationConfig
-from polyshot.data.loading import Progress
-from polyshot.methods.inner_loop import tasks_at_once
-from polyshot.methods.tasks import TaskBatch, pick
-from polyshot.models.resnet import ResNet
-from polyshot.models.task_modulators import TaskModulators, embed_modulated, no_weights, stem
-from polyshot.models.views import CROPS, VIEWS, View, Views, seen
+from polyshot.models.backbone import walk_through
+from polyshot.models.modulators import TaskModulators, no_weights
+from polyshot.models.views import CROPS, VIEWS, View, apply_view
+from polyshot.pool.pool import Pool
 from polyshot.predict.adapt.learn import learn_tasks, unit_centres
-from polyshot.predict.adapt.pa import PACE, identities
-from polyshot.predict.blend import OwnNetworks, blended, blended_scale, embed_own
+from polyshot.predict.adapt.pa import LR_FACTOR, identities
 from polyshot.predict.familiar import familiar
-from polyshot.predict.opinions import USUAL_SCALE, Opinion
+from polyshot.predict.own_networks import (
+    OwnNetworks,
+    blended,
+    blended_scale,
+    embed_own,
+    tasks_at_once,
+)
+from polyshot.predict.readout import USUAL_SCALE, TaskClassifiers
+from polyshot.tasks import Tasks, pick
 from polyshot.util.device import bf16_on
-
-if TYPE_CHECKING:
-    from polyshot.pool.pool import Pool
+from polyshot.util.progress import Progress
 
 
 @dataclass(frozen=True, eq=False)
 class Networks:
-    """Modulators and maps of E tasks (`support_learning.Learnable`)."""
+    """Modulators and maps of E tasks (`learn.Learnable`)."""
 
-    base: ResNet
+    base: nn.Module
     modulators: TaskModulators
     """Where learning starts; slopes and shifts stay as they are."""
-    tasks: TaskBatch
-    names: list[str] = field(default_factory=list)
-    """Of the convolutions whose modulators are learned; the map comes last."""
-    paces: Sequence[float] = ()
-    turns: Sequence[View] = VIEWS["one"]
+    tasks: Tasks
+    names: list[str]
+    """Of the layers whose modulators are learned; the map comes last."""
+    lr_factors: Sequence[float]
+    crops: Sequence[View]
     """What of the images updates take in turn, the whole images first."""
-    apart: bool = True
+    leave_self_out: bool
 
     def at_once(self, images: int) -> int:
         """Return how many tasks of so many images to learn side by side."""
-        return tasks_at_once(images, self.base.conv1.weight.device)
+        return tasks_at_once(images, self.tasks.device)
 
     def start(self, rows: Tensor) -> list[Tensor]:
         """Return the blend's weights, and a map that changes nothing."""
@@ -61,44 +67,45 @@ class Networks:
             weights[name][rows] if len(weights[name]) > 1 else weights[name].repeat(len(rows), 1, 1)
             for name in self.names
         ]
-        like = torch.empty(0, self.base.config.dim, device=rows.device)
+        like = self.tasks.support_of(self.base, rows[:1])
         return [*own, identities(len(rows), like)]
 
     def inputs(self, rows: Tensor, places: Tensor) -> list[Tensor]:
-        """Run the stem, in which nothing is learned: ``[k * W * S', C, h, w]`` for each view."""
-        images = pick(self.tasks.support_images(rows), places).flatten(1, 2)
+        """Run the stem, in which nothing is learned: ``[k * W * S', C, h, w]`` for each crop."""
+        images = pick(self.tasks.support_images(rows), places).flatten(0, 2)
+        walk = walk_through(self.base)
         with torch.no_grad(), bf16_on(images.device):
-            return [stem(self.base, seen(images, view)) for view in self.turns]
+            crops = (apply_view(images, crop) for crop in self.crops)
+            return [walk.stem(c.contiguous(memory_format=torch.channels_last)) for c in crops]
 
     def embed(self, leaves: Sequence[Tensor], rows: Tensor, inputs: Tensor) -> Tensor:
         """Embed by what was learned: ``[k, W * S', d]``."""
-        modulators = self.learned(leaves, rows)
+        acts = self.learned(leaves, rows).acts(len(rows))
         with bf16_on(inputs.device):
-            embeddings = embed_modulated(self.base, modulators, inputs, len(rows))
-        return embeddings @ leaves[-1].mT
+            embeddings = walk_through(self.base).trunk(inputs, acts)
+        return embeddings.view(len(rows), -1, embeddings.shape[-1]) @ leaves[-1].mT
 
-    def centres(self, leaves: Sequence[Tensor], rows: Tensor, views: Views) -> Tensor:
+    def centres(self, leaves: Sequence[Tensor], rows: Tensor) -> Tensor:
         """Return unit prototypes ``[k, W, d]`` of the support sets, over the views."""
-        device = rows.device
-        present = _present(self.tasks, device)[rows]
+        present = self.tasks.present[rows]
 
         def flat(chosen: Tensor) -> Tensor:
             return self.tasks.support_images(chosen).flatten(1, 2)
 
+        views = self.tasks.table.views
         raw = embed_own(self.base, self.learned(leaves, rows), flat, rows, views)
         mapped = raw @ leaves[-1].mT
         return unit_centres(mapped.view(*present.shape, -1), present)
 
     def learned(self, leaves: Sequence[Tensor], rows: Tensor) -> TaskModulators:
         """Return the modulators of some tasks."""
-        fixed = TaskModulators({}, self.modulators.slopes, self.modulators.shifts).rows(rows)
-        own = dict(zip(self.names, leaves, strict=False))
-        return TaskModulators(own, fixed.slopes, fixed.shifts)
+        fixed = replace(self.modulators, weights={}).rows(rows)
+        return replace(fixed, weights=dict(zip(self.names, leaves, strict=False)))
 
 
 def learn_own_networks(
-    pool: "Pool",
-    tasks: TaskBatch,
+    pool: Pool,
+    tasks: Tasks,
     weights: Tensor,
     plain: Callable[[Tensor, Tensor], Tensor],
     report: Progress | None = None,
@@ -117,33 +124,38 @@ def learn_own_networks(
         diverged.
 
     """
+    config = pool.adaptation
     with torch.no_grad():
-        start = blended(pool, _start(weights, pool.adaptation))
+        start = blended(pool, _start(weights, config))
     if not start.weights:  # of channel modulators, or of none at all
-        start = TaskModulators(no_weights(pool.base), start.slopes, start.shifts)
+        start = replace(start, weights=no_weights(pool.base, start.sites))
     names = list(start.weights)
-    count = max(1, pool.adaptation.updates)  # no more crops than there are updates
-    turns = CROPS[:count] if pool.adaptation.tsa_turns else VIEWS["one"]
-    paces, apart = [*[1.0] * len(names), PACE], pool.adaptation.tsa_apart
-    networks = Networks(pool.base, start, tasks, names, paces, turns, apart)
+    count = max(1, config.updates)  # no more crops than there are updates
+    networks = Networks(
+        pool.base,
+        start,
+        tasks,
+        names,
+        lr_factors=[*[1.0] * len(names), LR_FACTOR],
+        crops=CROPS[:count] if config.tsa_rotate_crops else VIEWS["one"],
+        leave_self_out=config.tsa_leave_self_out,
+    )
     scale = blended_scale(pool, weights)
     usual = scale if pool.metric == "cosine" else torch.full_like(scale, USUAL_SCALE)
-    present = _present(tasks, pool.device)
-    rates, sharpness = _by_familiarity(pool, tasks)
-    found = learn_tasks(networks, present, pool.adaptation, usual, plain, report, rates)
+    rates, softening = _by_familiarity(pool, tasks)
+    found = learn_tasks(networks, tasks.present, config, usual, plain, report, rates)
     if not len(found.rows):
         return None, found.diverged
     modulators, centres = networks.learned(found.leaves, found.rows), found.centres
-    if pool.views != "one":  # those found are of the whole images
-        centres = networks.centres(found.leaves, found.rows, pool.views)
-    opinion = Opinion(centres, None, found.scale, unit=True, maps=found.leaves[-1])
-    sure = sharpness[found.rows]
-    networks_of = OwnNetworks(pool.base, modulators, found.rows, opinion, pool.views, sure)
-    return networks_of, found.diverged
+    if tasks.table.views != "one":  # those found are of the whole images
+        centres = networks.centres(found.leaves, found.rows)
+    classifiers = TaskClassifiers(centres, None, found.scale, unit=True, maps=found.leaves[-1])
+    own = OwnNetworks(pool.base, modulators, found.rows, classifiers, softening[found.rows])
+    return own, found.diverged
 
 
-def _by_familiarity(pool: "Pool", tasks: TaskBatch) -> tuple[Tensor, Tensor]:
-    """Let tasks that the pool is familiar with learn slowly: rates and sharpness, ``[E]`` each."""
+def _by_familiarity(pool: Pool, tasks: Tasks) -> tuple[Tensor, Tensor]:
+    """Let familiar tasks learn slowly: learning rates and inverse temperatures, ``[E]`` each."""
     config = pool.adaptation
     known = familiar(pool, tasks).to(pool.device)
 
@@ -151,7 +163,7 @@ def _by_familiarity(pool: "Pool", tasks: TaskBatch) -> tuple[Tensor, Tensor]:
         return torch.full(known.shape, no, device=pool.device).masked_fill(known, yes)
 
     rates = either(config.familiar_rate, config.rates[0])
-    return rates, either(config.familiar_sharpness, config.tsa_sharpness)
+    return rates, either(config.familiar_inverse_temperature, config.tsa_inverse_temperature)
 
 
 def _start(weights: Tensor, config: AdaptationConfig) -> Tensor:
@@ -162,11 +174,3 @@ def _start(weights: Tensor, config: AdaptationConfig) -> Tensor:
     if config.tsa_start == "base":
         chosen = torch.zeros_like(chosen)
     return torch.zeros_like(weights).scatter_(1, chosen, 1.0)
-
-
-def _present(tasks: TaskBatch, device: torch.device) -> Tensor:
-    """Return the tasks' mask, bool ``[E, W, S]``, also where shots are even."""
-    if tasks.mask is not None:
-        return tasks.mask.to(device)
-    shape = tasks.support_of(0)[..., 0]
-    return torch.ones(shape.shape, dtype=torch.bool, device=device)

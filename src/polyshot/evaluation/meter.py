@@ -10,75 +10,48 @@ measurement itself is timed, instead of learning some episodes again.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from functools import cache
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from polyshot.config import Config
 from polyshot.data.shapes import EpisodeShape
-from polyshot.errors import PolyshotError
-from polyshot.evaluation.calibration import calibration_error, first_choices
-from polyshot.evaluation.cost import pass_cost
-from polyshot.evaluation.evaluate import describe, divergence_note, episodes_at_once
+from polyshot.evaluation.evaluate import Measured, describe, measure, with_note
 from polyshot.evaluation.results import Result
-from polyshot.evaluation.targets import TargetTasks
-from polyshot.methods.image_tasks import ImageTasks
+from polyshot.evaluation.targets import Target
 from polyshot.methods.method import Fitted, Method, Settings, check_adaptation
+from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.views import VIEWS
+from polyshot.predict.predict import Answers
+from polyshot.tasks import Tasks
 from polyshot.training.folder import device_name
 from polyshot.training.world import World
-from polyshot.util.memory import in_parts
 
 TIMED = {"cpu": 4, "cuda": 64}
 """Episodes whose solving is timed."""
 
 
-class Answered(NamedTuple):
-    """How a method answered the queries of E tasks."""
+def predictor(fitted: Fitted, adaptation: str) -> Callable[[Tasks], Answers]:
+    """Let a trained method answer as one rule, in the evaluator's form."""
 
-    accuracies: Tensor
-    """float64 ``[E]``."""
-    calibration_error: float
-    """Over all queries (`evaluation.calibration`)."""
-    diverged: int
-    """Tasks whose adaptation ran away, so that they have none."""
+    def predict(tasks: Tasks) -> Answers:
+        before = fitted.diverged
+        probabilities = fitted.predict(tasks, adaptation)
+        failed = torch.zeros(1, len(tasks), dtype=torch.bool)
+        failed[0, : fitted.diverged - before] = True  # how many counts, not which
+        return Answers(probabilities.unsqueeze(0), failed)
+
+    return predict
 
 
-def answer(fitted: Fitted, tasks: ImageTasks, adaptation: str, dim: int) -> Answered:
-    """Classify tasks whose queries stand class by class, and compare with the truth.
-
-    Args:
-        fitted: what classifies.
-        tasks: E of them.
-        adaptation: one that the method knows.
-        dim: length of an embedding; it decides how many tasks are worked on at once.
-
-    """
-    images = tasks.way * tasks.shot + tasks.query.shape[1]
-    # Learning on support sets takes many small steps, which a larger batch shares.
-    factor = 1 if adaptation == "none" else 8
-    truth = torch.arange(tasks.way).repeat_interleave(tasks.query.shape[1] // tasks.way)
-    before = fitted.diverged
-    right, sure = [], []
-    at_once = episodes_at_once(images, dim, tasks.support.device, factor)
-
-    def predict(part: slice) -> Tensor:
-        return fitted.predict(tasks.part(part), adaptation)
-
-    for _, probabilities in in_parts(len(tasks), at_once, predict):  # [E, W * Q, W]
-        if not bool(probabilities.isfinite().all()):
-            raise PolyshotError("The method's probabilities are not finite numbers.")
-        chances, ways = first_choices(probabilities)
-        right.append(ways.cpu() == truth)
-        sure.append(chances.cpu())
-    every = torch.cat(right)  # [E, W * Q]
-    return Answered(
-        every.double().mean(1),
-        calibration_error(torch.cat(sure), every),
-        fitted.diverged - before,
-    )
+def answer(fitted: Fitted, tasks: Tasks, adaptation: str, dim: int) -> Measured:
+    """Let a trained method classify tasks; `dim` is the length of an embedding."""
+    groups = [(torch.arange(len(tasks)), tasks)]
+    return measure(predictor(fitted, adaptation), groups, dim, adaptation)
 
 
 @dataclass(eq=False)
@@ -92,13 +65,14 @@ class Meter:
     _seconds: dict[tuple[EpisodeShape, str], float] = field(default_factory=dict)
 
     def measure(
-        self, target: TargetTasks, shape: EpisodeShape, adaptation: str, episodes: int
+        self, target: Target, shape: EpisodeShape, adaptation: str, episodes: int
     ) -> Result:
         """Measure the first episodes of a target; the result belongs to no protocol yet."""
         check_adaptation(self.method, adaptation)
         config, sampler = self.world.config, target.sampler(shape)
         start = time.perf_counter()
-        answered = answer(self.fitted, target.tasks(shape, episodes), adaptation, config.model.dim)
+        groups = target.groups(shape, episodes)
+        measured = measure(predictor(self.fitted, adaptation), groups, config.model.dim, adaptation)
         elapsed = (time.perf_counter() - start) / episodes
         if adaptation in self.method.slow:
             self._seconds.setdefault((shape, adaptation), elapsed)
@@ -107,20 +81,18 @@ class Meter:
             target.pack.hash,
             self.method.name,
             adaptation,
-            answered.accuracies.tolist(),
+            measured,
+            0,
             target.fingerprint(shape, episodes),
             self.world.key,
             any(pack.hash == target.pack.hash for pack in self.world.packs),
         )
-        diverged = divergence_note(answered.diverged, episodes)
         return replace(
-            described,
+            with_note(described, self.fitted.note),
             preset=config.preset,
             sources=self.world.sources,
             train_seed=config.seed,
             settings=dict(self.settings),
-            note="; ".join(filter(None, (self.fitted.note, diverged))),
-            calibration_error=answered.calibration_error,
             parameters=self.fitted.parameters(),
             multiply_adds=self._work(config, shape, adaptation),
             seconds=self._time(target, shape, adaptation),
@@ -134,7 +106,7 @@ class Meter:
         passes = (every - learning) * len(VIEWS[config.views]) + learning
         return round(passes * pass_cost(config.model, config.size))
 
-    def _time(self, target: TargetTasks, shape: EpisodeShape, adaptation: str) -> float:
+    def _time(self, target: Target, shape: EpisodeShape, adaptation: str) -> float:
         key = shape, adaptation
         if key not in self._seconds:
             count = min(target.episodes, TIMED[self.world.device.type])
@@ -145,16 +117,18 @@ class Meter:
         return self._seconds[key]
 
 
-def _time_alone(fitted: Fitted, tasks: ImageTasks, adaptation: str, passes: float) -> float:
+def _time_alone(fitted: Fitted, tasks: Tasks, adaptation: str, passes: float) -> float:
     """Time tasks of which nothing is kept yet: seconds for one."""
-    taken = 0
+    taken, table = 0, tasks.table
+    own = table.take
+    assert own is not None
 
     def take(positions: Tensor) -> Tensor:
         nonlocal taken
         taken += len(positions)
-        return tasks.take(positions)
+        return own(positions)
 
-    counted = replace(tasks, take=take)
+    counted = replace(tasks, table=replace(table, take=take))
 
     def predict() -> tuple[float, int]:
         start, before = time.perf_counter(), taken
@@ -163,6 +137,16 @@ def _time_alone(fitted: Fitted, tasks: ImageTasks, adaptation: str, passes: floa
 
     (first, everything), (again, unkept) = predict(), predict()
     # What was taken only once was embedded: the whole table by each of some networks.
-    embedded = (everything - unkept) / tasks.count * (tasks.way * tasks.shot + tasks.query.shape[1])
+    embedded = (everything - unkept) / table.count * (tasks.way * tasks.shot + tasks.query.shape[1])
     needed = min(1.0, passes / embedded) if embedded else 0.0
     return (again + needed * max(0.0, first - again)) / len(tasks)
+
+
+@cache
+def pass_cost(config: ResNetConfig, size: int) -> int:
+    """Count the multiply-adds of one forward pass of one image of so many pixels a side."""
+    with torch.device("meta"):  # shapes are all that counting needs
+        network, image = ResNet(config).eval(), torch.empty(1, 3, size, size)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network(image)
+    return int(counter.get_total_flops()) // 2  # it counts an addition and a multiplication

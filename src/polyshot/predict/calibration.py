@@ -2,16 +2,13 @@
 
 A pool's scales are fitted to tasks of one number of images a class. With s images prototypes want
 s / (s + 2) of the scale that they would have with very many (docs/results/adaptation.md has what
-was measured). It changes how sure answers are, and no answer.
+was measured). The inverse temperature changes how sure answers are, and no answer.
 """
-
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from polyshot.pool.pool import Pool
+from polyshot.pool.pool import Pool
 
 HALF = 2.0
 """Images a class whose prototypes want half of the scale of very many."""
@@ -19,7 +16,7 @@ UNTEMPERED = ("head",)
 """Adaptations whose answers stay as they are: heads are learned from a scale of their own."""
 
 
-def sureness(pool: "Pool", shots: Tensor) -> Tensor:
+def inverse_temperature(pool: Pool, shots: Tensor) -> Tensor:
     """Return the factor on the logarithms of probabilities, for any numbers of images a class."""
     if pool.metric != "cosine":  # not measured
         return torch.ones_like(shots)
@@ -27,8 +24,8 @@ def sureness(pool: "Pool", shots: Tensor) -> Tensor:
     return (usual + HALF) / usual * shots / (shots + HALF)
 
 
-def tempered(chances: Tensor, factor: Tensor) -> Tensor:
+def tempered(probabilities: Tensor, factor: Tensor) -> Tensor:
     """Raise probabilities ``[..., W]`` to a power; `factor` fits the axes before W."""
     if bool((factor == 1).all()):
-        return chances
-    return torch.softmax(factor.unsqueeze(-1) * chances.clamp(min=1e-30).log(), -1)
+        return probabilities
+    return torch.softmax(factor.unsqueeze(-1) * probabilities.clamp(min=1e-30).log(), -1)

@@ -1,0 +1,118 @@
+"""Labelling files: examples on disk, answers as rows of a table."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+from polyshot.classifier.classifier import AUTO, FewShotClassifier
+from polyshot.classifier.estimate import Estimate
+from polyshot.data import loading
+from polyshot.errors import PolyshotError
+from polyshot.pool.pool import Pool
+from polyshot.predict.none_of_these import NONE, Threshold
+from polyshot.util.progress import Progress
+
+
+@dataclass(frozen=True)
+class LabelledFile:
+    """What one file shows."""
+
+    path: Path
+    label: str
+    """A class, or `none of these`."""
+    probability: float | None
+    """Of this class among all; None for `none of these`, which has none."""
+    runner_up: str
+    """The next class; for `none of these` the likeliest one."""
+    runner_up_probability: float
+
+
+@dataclass(frozen=True)
+class LabelledFiles:
+    """Answers for some files, and how much they are worth."""
+
+    rows: list[LabelledFile]
+    members: list[tuple[str, float]]
+    """Which members answered, with what weight."""
+    estimate: Estimate | None
+    """None where no class has two examples."""
+    summary: str
+    """One line: the expected accuracy, or why it is not known."""
+    adaptation: str
+    """What was learned on the examples."""
+    threshold: Threshold | None = None
+    """Of `none of these`, where that was asked for."""
+
+    @property
+    def none_summary(self) -> str:
+        """One line: how many files are none of these; empty where that was not asked for."""
+        if self.threshold is None:
+            return ""
+        count = sum(row.label == NONE for row in self.rows)
+        # An odd example then hides foreign images that are nearer than it is.
+        alone = (
+            " The least near of these alone decides: more examples, or a higher rate, find more."
+        )
+        return (
+            f"{NONE.capitalize()}: {count} of {len(self.rows)} images. Of images that are of your "
+            f"classes about {self.threshold.rate:.1%} are expected to get this answer by mistake "
+            f"(from leaving out each of {self.threshold.examples} examples)."
+            f"{alone if self.threshold.rank == 1 else ''}"
+        )
+
+    def write_csv(self, path: Path) -> None:
+        """Write a table with a row a file."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("w", encoding="utf-8", newline="") as file:
+                writer = csv.writer(file)
+                writer.writerow(field.name for field in fields(LabelledFile))
+                writer.writerows(astuple(row) for row in self.rows)
+        except OSError as error:
+            raise PolyshotError(f"{path} cannot be written: {error.strerror or error}.") from None
+
+
+def label_files(
+    pool: Pool,
+    support: Path,
+    queries: Sequence[Path],
+    rule: str = "auto",
+    adaptation: str = AUTO,
+    report: Progress | None = None,
+    none_rate: float | None = None,
+) -> LabelledFiles:
+    """Classify files by examples on disk.
+
+    Args:
+        pool: what embeds the images.
+        support: a folder for each class, or a CSV file with the columns path and label.
+        queries: files, or folders that are searched for images.
+        rule: how members are weighed.
+        adaptation: `auto`, `none`, `head`, `pa` or `tsa`.
+        report: told how many images were read, and how `tsa` comes along.
+        none_rate: share of false alarms at which files may be `none of these`.
+    """
+    paths = loading.read_queries(queries)  # a wrong name shows before any work
+    examples, labels = loading.read_support(support)
+
+    def of_examples(what: str, done: int, total: int) -> None:
+        if report:  # a bar of their own: the queries are images, too
+            report("examples" if what == "images" else what, done, total)
+
+    classifier = FewShotClassifier(pool, rule, adaptation, none_rate=none_rate)
+    classifier.fit(examples, labels, of_examples)
+    estimate = classifier.estimate() if classifier.can_estimate else None
+    chances, none = classifier.answer(paths, report)
+    rows = []
+    for i, (path, line) in enumerate(zip(paths, chances, strict=True)):
+        second, first = line.argsort(kind="stable")[-2:]
+        best, other = classifier.classes_[first], classifier.classes_[second]
+        if none is not None and none[i]:
+            rows.append(LabelledFile(path, NONE, None, best, float(line[first])))
+        else:
+            rows.append(LabelledFile(path, best, float(line[first]), other, float(line[second])))
+    summary = str(estimate or "Expected accuracy: not known, no class has two images.")
+    learned = classifier.adaptation_ if classifier.adapted_ else "none"
+    members, threshold = classifier.explain(), classifier.threshold_
+    return LabelledFiles(rows, members, estimate, summary, learned, threshold)

@@ -1,0 +1,332 @@
+"""The door to any network: its layers and sites, and the one walk through it.
+
+A backbone is an `nn.Module` that embeds images, ``[B, 3, H, W] -> [B, d]``. Nobody copies its
+forward pass: whoever wants another layer at some place (modulators that differ from task to task,
+conditions, kernels of a task's own) gives the `Walk` an `Act` for that place, and the network's own
+code does the rest. E tasks, B images of each.
+"""
+
+import copy
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+from polyshot.errors import PolyshotError, join_names
+from polyshot.util.hashing import digest
+
+AnyNetwork = TypeVar("AnyNetwork", bound=nn.Module)
+SHORTCUTS = ("downsample", "shortcut")
+"""Parts of the names of layers that lie on a block's shortcut."""
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+"""What can be folded into the layer before it."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A layer of a network: a convolution or a linear map, with what normalises its result."""
+
+    layer: str
+    """The module's name, such as ``layer1.0.conv1``; also the key of what acts there."""
+    norm: str | None
+    """The name of the batch norm that reads exactly this result, if there is one."""
+    inputs: int
+    outputs: int
+    """Channels."""
+    axis: int = 1
+    """Where the channels are: 1 of a convolution, -1 of a linear layer."""
+    stride: tuple[int, int] = (1, 1)
+    tap: tuple[int, int] | None = None
+    """The kernel's tap that reads the input at every stride: a 1x1 convolution of the same stride
+    can be added there. None for a linear layer, which needs none, and where there is no such tap:
+    then only channels can be scaled."""
+
+    @property
+    def takes_maps(self) -> bool:
+        """Whether a pointwise map of the layer's input can be added to its result."""
+        return self.axis == -1 or self.tap is not None
+
+
+class Act:
+    """What happens at a site instead of its layer and its norm; this one changes nothing."""
+
+    def layer(self, own: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Return the layer's result; `own` is the layer itself."""
+        return own(x)
+
+    def norm(self, own: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
+        """Return the normalised result; `own` is the norm itself."""
+        return own(y)
+
+
+class Walk:
+    """A network's own forward pass, with acts at some of its layers.
+
+    It is a twin of the module tree that shares every parameter and buffer with the network, so that
+    gradients reach these and nothing is copied; only the twin's forward functions are replaced. Not
+    for `nn.MultiheadAttention` and others that do not call their layers: an act that was not called
+    exactly once is refused. Make it after the network is on its device (`walk_through` does).
+    """
+
+    def __init__(self, network: nn.Module, layers: Sequence[Site]):
+        shared = {id(t): t for t in (*network.parameters(), *network.buffers())}
+        self.network = copy.deepcopy(network, shared)
+        self._state = threading.local()  # of the walk under way: threads may share a network
+        self._norms = {site.layer: site.norm for site in layers}
+        for site in layers:
+            self._replace(site.layer, site.layer, "layer")
+            if site.norm is not None:
+                self._replace(site.norm, site.layer, "norm")
+
+    def _replace(self, name: str, key: str, what: str) -> None:
+        module = self.network.get_submodule(name)
+        own = module.forward
+        state = self._state
+
+        def forward(x: Tensor) -> Tensor:
+            act = getattr(state, "acts", {}).get(key)
+            if act is None:
+                return own(x)  # type: ignore[no-any-return]
+            state.called.append(name)
+            result: Tensor = getattr(act, what)(own, x)
+            return result
+
+        module.forward = forward
+
+    def stem(self, images: Tensor) -> Tensor:
+        """Run what lies before the first site: images [B, 3, H, W] -> features [B, ...].
+
+        Who learns at the sites on the same images needs it once. A network that declares no `stem`
+        and `trunk` has nothing before its first site: features are the images themselves.
+        """
+        if not _is_staged(self.network):
+            return images
+        network: Any = self.network
+        features: Tensor = network.stem(images)
+        return features
+
+    def trunk(self, features: Tensor, acts: Mapping[str, Act]) -> Tensor:
+        """Run the rest with acts by the names of layers: what `stem` made -> embeddings [B, d]."""
+        network: Any = self.network
+        return self._with(acts, network.trunk if _is_staged(network) else network, features)
+
+    def __call__(self, images: Tensor, acts: Mapping[str, Act]) -> Tensor:
+        """Embed images [B, 3, H, W] with acts by the names of layers: [B, d]."""
+        return self._with(acts, self.network, images)
+
+    def _with(self, acts: Mapping[str, Act], part: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        state = self._state
+        state.acts, state.called = acts, []
+        try:
+            result = part(x)
+        finally:
+            state.acts = {}
+        wanted = {*acts, *(norm for name in acts if (norm := self._norms[name]) is not None)}
+        if wrong := sorted(name for name in wanted if state.called.count(name) != 1):
+            raise PolyshotError(
+                f"The network does not call each of its layers once in a pass, so that nothing can "
+                f"act there: {join_names(wrong, 3)}. Choose other sites."
+            )
+        return result
+
+
+def walk_through(network: nn.Module) -> Walk:
+    """Return the walk through a network; made once, and anew when its tensors were replaced."""
+    tensors = tuple(id(t) for t in (*network.parameters(), *network.buffers()))
+    known = _WALKS.get(network)
+    if known is None or known[0] != tensors:
+        known = _WALKS[network] = tensors, Walk(network, layers_of(network))
+    walk = known[1]
+    if walk.network.training != network.training:
+        walk.network.train(network.training)
+    return walk
+
+
+_WALKS: WeakKeyDictionary[nn.Module, tuple[tuple[int, ...], Walk]] = WeakKeyDictionary()
+_LAYERS: WeakKeyDictionary[nn.Module, list[Site]] = WeakKeyDictionary()
+
+
+def layers_of(network: nn.Module, size: int = 64) -> list[Site]:
+    """List the convolutions and linear layers of a network in the order of its forward pass.
+
+    A backbone of ours declares them (`layers`); for others one image of `size` pixels is sent
+    through, once.
+    """
+    declared = getattr(network, "layers", None)
+    if isinstance(declared, list):
+        return declared
+    if network not in _LAYERS:
+        _LAYERS[network] = find_layers(network, torch.zeros(1, 3, size, size))
+    return _LAYERS[network]
+
+
+def sites_of(network: nn.Module) -> list[Site]:
+    """List the layers at which modulators act.
+
+    They are the layers of blocks, which stand in numbered lists: neither the stem nor a shortcut,
+    no depthwise convolution, and none without a bias or a norm that could take one. Of ResNet-18
+    these are the 16 3x3 convolutions.
+    """
+    found = []
+    for site in layers_of(network):
+        parts, layer = site.layer.split("."), network.get_submodule(site.layer)
+        in_block = any(part.isdigit() for part in parts) and not {*parts} & {*SHORTCUTS}
+        takes_bias = site.norm is not None or layer.bias is not None
+        if in_block and takes_bias and getattr(layer, "groups", 1) == 1:
+            found.append(site)
+    return found
+
+
+def find_layers(network: nn.Module, image: Tensor) -> list[Site]:
+    """Send an image [1, 3, H, W] through a network and list the layers that it calls once."""
+    inputs: dict[str, list[Tensor]] = {}
+    results: dict[int, tuple[str, Tensor, int]] = {}
+    norms: dict[str, str] = {}
+
+    def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        def hook(module: nn.Module, given: tuple[Tensor, ...], result: Tensor) -> None:
+            if isinstance(module, NORMS):
+                known = results.get(id(given[0]))
+                # An operation in place in between would have changed the result's version.
+                if known is not None and known[1] is given[0] and known[2] == given[0]._version:
+                    norms[known[0]] = name
+                return
+            inputs.setdefault(name, []).append(given[0])
+            results[id(result)] = name, result, result._version
+
+        return hook
+
+    wanted = (nn.Conv2d, nn.Linear, *NORMS)
+    hooks = [
+        module.register_forward_hook(note(name))
+        for name, module in network.named_modules()
+        if isinstance(module, wanted)
+    ]
+    training = network.training
+    device = next(network.parameters()).device
+    try:
+        with torch.no_grad():
+            network.eval()(image.to(device))
+    finally:
+        network.train(training)
+        for hook in hooks:
+            hook.remove()
+    return [
+        _site(name, network.get_submodule(name), norms.get(name), given[0])
+        for name, given in inputs.items()
+        if len(given) == 1
+    ]
+
+
+def _site(name: str, layer: nn.Module, norm: str | None, x: Tensor) -> Site:
+    if isinstance(layer, nn.Linear):
+        return Site(name, norm, layer.in_features, layer.out_features, axis=-1)
+    assert isinstance(layer, nn.Conv2d)
+    height, width = layer.stride
+    channels = layer.in_channels, layer.out_channels
+    tap = _tap(layer, x) if layer.groups == 1 else None
+    return Site(name, norm, *channels, stride=(int(height), int(width)), tap=tap)
+
+
+def _tap(layer: nn.Conv2d, x: Tensor) -> tuple[int, int] | None:
+    """Find the tap that reads the input [1, C, H, W] at every stride, by trial."""
+    height, width = layer.stride
+    weight = torch.randn(layer.out_channels, layer.in_channels, dtype=x.dtype, device=x.device)
+    x = torch.randn_like(x)
+    expected = torch.einsum("bchw,oc->bohw", x[:, :, ::height, ::width], weight)
+    for i in range(layer.kernel_size[0]):
+        for j in range(layer.kernel_size[1]):
+            kernel = torch.zeros_like(layer.weight)
+            kernel[:, :, i, j] = weight
+            tensors = {"weight": kernel}
+            if layer.bias is not None:
+                tensors["bias"] = torch.zeros_like(layer.bias)
+            with torch.no_grad():
+                result = functional_call(layer, tensors, (x,))
+            if result.shape == expected.shape and torch.allclose(result, expected, atol=1e-4):
+                return i, j
+    return None
+
+
+def affine(network: nn.Module, site: Site) -> tuple[Tensor, Tensor]:
+    """Return a site's norm in evaluation mode as slope and shift of each channel, [C] each.
+
+    Where there is no norm they are 1 and 0. Gradients reach the norm's weight and bias.
+    """
+    if site.norm is None:
+        like = network.get_submodule(site.layer).get_parameter("weight")
+        return like.new_ones(site.outputs), like.new_zeros(site.outputs)
+    norm = network.get_submodule(site.norm)
+    assert isinstance(norm, NORMS) and norm.running_var is not None
+    assert norm.running_mean is not None
+    slope = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+    return slope, norm.bias - norm.running_mean * slope
+
+
+def by_image(values: Tensor, like: Tensor, tasks: int, axis: int = 1) -> Tensor:
+    """Give each image its task's numbers: [E or 1, C] -> fitting results `like` [E * B, ...]."""
+    values = values.to(like.dtype)
+    if len(values) > 1:
+        values = values.repeat_interleave(len(like) // tasks, 0)
+    if axis == -1:
+        return values.view(len(values), *[1] * (like.ndim - 2), -1)
+    return values[:, :, None, None]
+
+
+def fused(network: AnyNetwork) -> AnyNetwork:
+    """Copy a network for prediction: batch norms inside the layers before, channels last."""
+    network = copy.deepcopy(network).eval().requires_grad_(False)
+    for site in layers_of(network):
+        layer = network.get_submodule(site.layer)
+        norm = network.get_submodule(site.norm) if site.norm is not None else None
+        if isinstance(layer, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+            _set(network, site.layer, fuse_conv_bn_eval(layer, norm))
+        elif isinstance(layer, nn.Linear) and isinstance(norm, nn.BatchNorm1d):
+            _set(network, site.layer, fuse_linear_bn_eval(layer, norm))
+        else:
+            continue
+        assert site.norm is not None
+        _set(network, site.norm, nn.Identity())
+    return channels_last(network)
+
+
+def channels_last(network: AnyNetwork) -> AnyNetwork:
+    """Lay kernels out as GPUs and CPUs like them; returns the network itself."""
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def parameter_count(*modules: nn.Module) -> int:
+    """Count the trained numbers of modules."""
+    return sum(parameter.numel() for module in modules for parameter in module.parameters())
+
+
+def state_hash(module: nn.Module) -> str:
+    """Hash names, shapes and bytes of all tensors that predictions depend on."""
+    parts: list[str | bytes] = []
+    for name, tensor in module.state_dict().items():
+        if not name.endswith("num_batches_tracked"):
+            array = tensor.cpu().contiguous().numpy()
+            parts += [f"{name} {array.dtype} {array.shape}", array.tobytes()]
+    return digest(*parts)
+
+
+def same_tensors(one: Iterable[Site], other: Iterable[Site]) -> bool:
+    """Tell whether what acts at some sites fits others: the same layers of the same sizes."""
+    return [(s.layer, s.inputs, s.outputs) for s in one] == [
+        (s.layer, s.inputs, s.outputs) for s in other
+    ]
+
+
+def _is_staged(network: nn.Module) -> bool:
+    return hasattr(network, "stem") and hasattr(network, "trunk")
+
+
+def _set(network: nn.Module, name: str, module: nn.Module) -> None:
+    parent, _, leaf = name.rpartition(".")
+    setattr(network.get_submodule(parent), leaf, module)

@@ -1,0 +1,126 @@
+"""Networks of a task's own: one modulator for each task, mixed from all of a pool or learned.
+
+As FLUTE's blender (Triantafillou et al., 2021) and tri-M (Liu et al., 2021) do with other layers:
+modulators are linear in their parameters, so a weighted sum of them is one, and a task costs one
+pass an image however many members the pool has. E tasks, M members, d entries an embedding.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from polyshot.models.backbone import walk_through
+from polyshot.models.modulators import TaskModulators, fold_task, task_modulators
+from polyshot.models.views import Views
+from polyshot.pool.pool import Pool
+from polyshot.predict.readout import TaskClassifiers, fit_classifiers
+from polyshot.tasks import Queries, Tasks, embed
+
+AT_ONCE = {"cpu": 4, "cuda": 100}
+"""Tasks of 5-way 5-shot that are learned side by side; more gain nothing."""
+
+
+@dataclass(eq=False)
+class OwnNetworks:
+    """Networks of k tasks, and what they make of the support sets."""
+
+    base: nn.Module
+    modulators: TaskModulators
+    rows: Tensor
+    """int64 ``[k]``: which tasks of the batch."""
+    classifiers: TaskClassifiers
+    """Of these tasks."""
+    inverse_temperature: Tensor
+    """``[k]``: factor on the logarithms of probabilities where what was learned has a share."""
+
+    def logits(self, queries: Queries) -> Tensor:
+        """Classify the queries of the tasks `rows`: ``[k, W, Q]``."""
+        if len(self.rows) == 1:  # as a plain network it is twice as fast
+            embeddings = queries.query_of(self.folded, self.rows)
+        else:
+            embeddings = embed_own(
+                self.base, self.modulators, queries.query_images, self.rows, queries.table.views
+            )
+        return self.classifiers.logits(embeddings)
+
+    @cached_property
+    def folded(self) -> nn.Module:
+        """The network of a single task, as a plain one."""
+        return fold_task(self.base, self.modulators, 0)
+
+
+def blended(pool: Pool, weights: Tensor) -> TaskModulators:
+    """Mix the modulators, each at its strength, by weights of the members ``[E, M]``."""
+    strengths = torch.tensor(list(pool.strengths.values()), device=pool.device)
+    shares = weights[:, 1:].to(pool.device) * strengths
+    return task_modulators(pool.base, list(pool.modulators.values()), shares)
+
+
+def blended_scale(pool: Pool, weights: Tensor) -> Tensor:
+    """Mix the members' scales by their weights ``[E, M]``: ``[E]``, on the pool's device."""
+    return (weights @ torch.tensor(pool.scales)).to(pool.device)
+
+
+def blend_networks(pool: Pool, tasks: Tasks, weights: Tensor, adaptation: str) -> OwnNetworks:
+    """Give each task its blend; `adaptation` is one on embeddings: none, head or pa."""
+    modulators = blended(pool, weights)
+    rows = torch.arange(len(tasks), device=pool.device)
+    support = embed_own(pool.base, modulators, _flat_support(tasks), rows, tasks.table.views)
+    classifiers = fit_classifiers(
+        support.view(len(tasks), tasks.way, -1, support.shape[-1]),
+        tasks.mask,
+        pool.metric,
+        blended_scale(pool, weights),
+        adaptation,
+        pool.adaptation,
+    )
+    as_it_is = torch.ones(len(tasks), device=pool.device)
+    return OwnNetworks(pool.base, modulators, rows, classifiers, as_it_is)
+
+
+def embed_own(
+    base: nn.Module,
+    modulators: TaskModulators,
+    images: Callable[[Tensor], Tensor],
+    rows: Tensor,
+    views: Views,
+) -> Tensor:
+    """Embed the images ``[k, B, 3, side, side]`` of tasks, some tasks at a time: ``[k, B, d]``.
+
+    `images` is asked for the images of some of the `rows`; the i-th modulator is that of rows[i].
+    """
+    parts: list[Tensor] = []
+    done, walk = 0, walk_through(base)
+    while done < len(rows):
+        step = 1 if not parts else tasks_at_once(parts[0].shape[1], rows.device)
+        cut = torch.arange(done, min(done + step, len(rows)), device=rows.device)
+        own = modulators.rows(cut)
+
+        def network(pixels: Tensor, own: TaskModulators = own) -> Tensor:
+            """Embed [k, B, 3, side, side], each task by its own modulator: [k, B, d]."""
+            flat = pixels.flatten(0, 1).contiguous(memory_format=torch.channels_last)
+            return walk(flat, own.acts(len(pixels))).view(*pixels.shape[:2], -1)
+
+        parts.append(embed(network, images(rows[cut]), views))
+        done += step
+    return torch.cat(parts)
+
+
+def support_embeddings(networks: OwnNetworks, tasks: Tasks) -> Tensor:
+    """Embed the support sets of the tasks `rows` by their own networks: raw ``[k, W, S, d]``."""
+    images = _flat_support(tasks)
+    flat = embed_own(networks.base, networks.modulators, images, networks.rows, tasks.table.views)
+    return flat.view(len(networks.rows), tasks.way, tasks.shot, -1)
+
+
+def tasks_at_once(images: int, device: torch.device) -> int:
+    """Return how many tasks of so many support images to learn side by side."""
+    # Below a dozen images the networks themselves fill the memory, not the images.
+    return max(1, AT_ONCE[device.type] * 25 // max(images, 12))
+
+
+def _flat_support(tasks: Tasks) -> Callable[[Tensor], Tensor]:
+    return lambda rows: tasks.support_images(rows).flatten(1, 2)

@@ -1,0 +1,295 @@
+"""From a rule's weights and an adaptation to probabilities.
+
+Each member compares a query with the support set, by prototypes or by what an adaptation has
+learned, and the rule weighs the members' probabilities or scores; or the task gets a network of its
+own. A query's answer depends on the support set and on itself alone. First support sets are learned
+from (`fit_tasks`), then queries are asked (`FittedTasks.probabilities`): a user's classifier does
+the first once and the second often, an evaluation both at once. R rules, E tasks, W ways, Q
+queries.
+"""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from polyshot.errors import unknown
+from polyshot.pool.pool import Pool
+from polyshot.predict.adapt.tsa import learn_own_networks
+from polyshot.predict.calibration import UNTEMPERED, inverse_temperature, tempered
+from polyshot.predict.own_networks import (
+    OwnNetworks,
+    blend_networks,
+    blended_scale,
+    support_embeddings,
+)
+from polyshot.predict.readout import TaskClassifiers, fit_classifiers
+from polyshot.predict.rules import Mix, Rule
+from polyshot.tasks import Queries, Tasks
+from polyshot.util.device import one_thread
+from polyshot.util.progress import Progress
+
+Adaptation = Literal["none", "head", "pa", "tsa"]
+
+
+class Answers(NamedTuple):
+    """What R rules make of E tasks."""
+
+    probabilities: Tensor
+    """``[R, E, Q, W]``."""
+    diverged: Tensor
+    """Bool ``[R, E]``, on the CPU: tasks whose learning diverged, so that they go without it."""
+
+
+class Evidence(NamedTuple):
+    """What one network sees in the support set of a single task, before any adaptation."""
+
+    weight: float
+    support: Tensor
+    """Raw embeddings [1, W, S, d]."""
+    scale: float
+
+
+def check_adaptation(name: str, more: Sequence[str] = ()) -> None:
+    """Refuse an adaptation that does not exist; some know `more` names."""
+    known = (*more, *get_args(Adaptation))
+    if name not in known:
+        raise unknown("adaptation", name, known)
+
+
+def predict_tasks(
+    pool: Pool, tasks: Tasks, rules: Sequence[Rule], adaptation: str = "none"
+) -> Answers:
+    """Learn from the support sets of tasks and classify their queries, by several rules at once."""
+    fitted = fit_tasks(pool, tasks, rules, adaptation)
+    return Answers(fitted.probabilities(tasks), fitted.diverged)
+
+
+def fit_tasks(
+    pool: Pool,
+    tasks: Tasks,
+    rules: Sequence[Rule],
+    adaptation: str = "none",
+    report: Progress | None = None,
+) -> "FittedTasks":
+    """Learn from support sets; what each member learns serves all rules.
+
+    `adaptation` is ``none`` (prototypes), ``head`` (a linear head), ``pa`` (a linear map) or
+    ``tsa`` (a modulator and a map), learned as `pool.adaptation` says. `report` is told how `tsa`
+    comes along.
+    """
+    check_adaptation(adaptation)
+    weights = [rule.weights(pool, tasks) for rule in rules]
+    if adaptation != "tsa":
+        return _fit_rules(pool, tasks, rules, weights, adaptation)
+
+    def plain_on_halves(rule: Rule, own: Tensor, known: Tensor, places: Tensor) -> Tensor:
+        half = tasks.held_out(known, places)
+        answers = _fit_rules(pool, half, [rule], [own], "none")._by_rules(half)[0]
+        return answers.clamp(min=1e-9).log().to(pool.device)
+
+    learned, diverged = [], []
+    for rule, own in zip(rules, weights, strict=True):
+
+        def plain(known: Tensor, places: Tensor, rule: Rule = rule, own: Tensor = own) -> Tensor:
+            return plain_on_halves(rule, own, known, places)
+
+        networks, failed = learn_own_networks(pool, tasks, own, plain, report)
+        learned.append(networks)
+        diverged.append(failed.cpu())
+    # Without learning, tasks that gain nothing by it are answered, and the others in part.
+    share = pool.adaptation.tsa_share
+    alone = share == 1 and all(each and len(each.rows) == len(tasks) for each in learned)
+    fitted = _fit_rules(pool, tasks, [] if alone else rules, weights, "none")
+    fitted.weights, fitted.adaptation = weights, "tsa"
+    fitted.learned, fitted.diverged = learned, torch.stack(diverged)
+    return fitted
+
+
+def _fit_rules(
+    pool: Pool, tasks: Tasks, rules: Sequence[Rule], weights: Sequence[Tensor], adaptation: str
+) -> "FittedTasks":
+    """Learn from support sets on embeddings, for rules whose weights [E, M] are known."""
+    fitted = FittedTasks(pool, list(rules), list(weights), adaptation, len(tasks), tasks.shots)
+    fitted.diverged = torch.zeros(len(weights), len(tasks), dtype=torch.bool)
+    for i, rule in enumerate(rules):
+        if rule.mixes == "modulators":
+            networks = blend_networks(pool, tasks, weights[i], adaptation)
+            fitted.blends[i] = networks
+            if networks.classifiers.diverged is not None:
+                fitted.diverged[i] = networks.classifiers.diverged.cpu()
+    together = [i for i, rule in enumerate(rules) if rule.mixes != "modulators"]
+    if not together:
+        return fitted
+    shares = torch.stack([weights[i] for i in together])  # [R, E, M]
+    # On small tensors a second thread only waits.
+    one = one_thread() if len(tasks) == 1 and pool.device.type == "cpu" else nullcontext()
+    with one:
+        # Only on the episodes that ask a member: a selected pool costs one member.
+        for member in shares.any(0).any(0).nonzero().flatten().tolist():
+            asked = shares[:, :, member].any(0)  # [E]
+            rows = None if bool(asked.all()) else asked.nonzero().flatten().to(tasks.device)
+            support = tasks.support_of(pool.network(member), rows)
+            mask = tasks.mask if tasks.mask is None or rows is None else tasks.mask[rows]
+            classifiers = fit_classifiers(
+                support, mask, pool.metric, pool.scales[member], adaptation, pool.adaptation
+            )
+            fitted.members[member] = rows, classifiers
+            if classifiers.diverged is not None:
+                there = asked if rows is None else rows.cpu()
+                failed = classifiers.diverged.cpu() & (shares[:, there, member] > 0)
+                for i, row in zip(together, failed, strict=True):
+                    fitted.diverged[i, there] |= row
+    return fitted
+
+
+@dataclass(eq=False)
+class FittedTasks:
+    """What R rules and an adaptation have learned from E support sets: it answers queries."""
+
+    pool: Pool
+    rules: list[Rule]
+    """Those that answer without `tsa`; none where that alone answers."""
+    weights: list[Tensor]
+    """``[E, M]`` of each rule."""
+    adaptation: str
+    tasks: int
+    """E."""
+    shots: Tensor
+    """``[E]``, of a class on average."""
+    members: dict[int, tuple[Tensor | None, TaskClassifiers]] = field(default_factory=dict)
+    """Of each member that is asked: by which tasks int64 ``[k]`` (None: by all), and its
+    classifiers of these."""
+    blends: dict[int, OwnNetworks] = field(default_factory=dict)
+    """Of the rules that mix modulators, by their number."""
+    learned: list[OwnNetworks | None] = field(default_factory=list)
+    """What `tsa` has learned, for each rule; None where no task has."""
+    diverged: Tensor = field(default_factory=lambda: torch.zeros(0))
+    """Bool ``[R, E]``, on the CPU."""
+
+    def probabilities(self, queries: Queries) -> Tensor:
+        """Classify the queries of all tasks: ``[R, E, Q, W]``."""
+        plain = self._by_rules(queries) if self.rules else None
+        answers = plain
+        if self.learned:
+            answers = torch.stack(
+                [
+                    self._by_learned(networks, queries, None if plain is None else plain[i])
+                    for i, networks in enumerate(self.learned)
+                ]
+            )
+        assert answers is not None, "without rules, everything was learned"
+        if self.adaptation in UNTEMPERED:
+            return answers
+        factor = inverse_temperature(self.pool, self.shots).unsqueeze(-1)  # [E, 1]
+        return tempered(answers, factor.to(answers.device))
+
+    def _by_learned(
+        self, networks: OwnNetworks | None, queries: Queries, plain: Tensor | None
+    ) -> Tensor:
+        """Answer by what `tsa` has learned, and without it where it has not: [E, Q, W]."""
+        share = self.pool.adaptation.tsa_share
+        if networks is None:
+            assert plain is not None
+            return plain
+        learned = networks.logits(queries).mT
+        factor = networks.inverse_temperature[:, None, None]
+        if plain is None:
+            return mixed_answers(learned, None, share, factor)
+        answers, rows = plain.clone(), networks.rows
+        answers[rows] = mixed_answers(learned, plain[rows], share, factor)
+        return answers
+
+    def _by_rules(self, queries: Queries) -> Tensor:
+        """Mix the members' probabilities or scores, or ask the blends: [R, E, Q, W]."""
+        total: dict[int, Tensor] = {}  # of each rule [E, W, Q], ways first
+        scales: dict[int, Tensor] = {}
+        for member, (rows, classifiers) in self.members.items():
+            scores = classifiers.scores(queries.query_of(self.pool.network(member), rows))
+            places = torch.arange(self.tasks, device=scores.device) if rows is None else rows
+            likely: Tensor | None = None
+            for i, rule in enumerate(self.rules):
+                if i in self.blends:
+                    continue
+                own = self.weights[i][:, member].to(scores)[places]  # [rows]
+                if not bool(own.any()):
+                    continue
+                part = scores
+                if rule.mixes == "probabilities":
+                    if likely is None:
+                        likely = torch.softmax(scores * classifiers.scale[:, None, None], 1)
+                    part = likely
+                if i not in total:
+                    total[i] = scores.new_zeros(self.tasks, *scores.shape[1:])
+                    scales[i] = scores.new_zeros(self.tasks)
+                total[i].index_add_(0, places, part * own[:, None, None])
+                scales[i].index_add_(0, places, own * classifiers.scale)
+        answers = []
+        for i, rule in enumerate(self.rules):
+            if i in self.blends:
+                answers.append(torch.softmax(self.blends[i].logits(queries), 1))
+            elif rule.mixes == "probabilities":
+                answers.append(total[i])
+            else:
+                answers.append(torch.softmax(total[i] * scales[i][:, None, None], 1))
+        return torch.stack(answers).mT
+
+    @property
+    def adapted(self) -> bool:
+        """Whether, for the first rule, the adaptation is used: `pa` and `tsa` may learn nothing."""
+        if self.adaptation == "tsa":
+            return self.learned[0] is not None
+        if self.adaptation == "pa":
+            classifiers = [each for _, each in self.members.values()]
+            classifiers += [blend.classifiers for blend in self.blends.values()]
+            return any(each.also is not None for each in classifiers)
+        return self.adaptation == "head"
+
+    def evidence(self, tasks: Tasks, mixes: Mix) -> list[Evidence]:
+        """Return what each network that has a say sees in the support set of the only task."""
+        weights = self.weights[0]  # [1, M]
+        if mixes == "modulators":
+            if 0 not in self.blends:
+                self.blends[0] = blend_networks(self.pool, tasks, weights, "none")
+            blend = self.blends[0]
+            scale = float(blended_scale(self.pool, weights))
+            return [Evidence(1.0, support_embeddings(blend, tasks), scale)]
+        return [
+            Evidence(
+                float(weights[0, i]),
+                tasks.support_of(self.pool.network(i)),
+                self.pool.scales[i],
+            )
+            for i in weights[0].nonzero().flatten().tolist()
+        ]
+
+    def see(self, queries: Queries, mixes: Mix) -> list[Tensor]:
+        """Embed the queries of the only task by the networks of `evidence`: [n, d] each."""
+        if mixes == "modulators":
+            return [queries.query_of(self.blends[0].folded)[0]]
+        asked = self.weights[0][0].nonzero().flatten().tolist()
+        return [queries.query_of(self.pool.network(i))[0] for i in asked]
+
+
+def mixed_answers(learned: Tensor, plain: Tensor | None, share: float, factor: Tensor) -> Tensor:
+    """Mix logits that were learned with probabilities without learning, [..., W] each.
+
+    The latter are not needed where the former have the whole `share`. `factor` [..., 1], an inverse
+    temperature, is on the logarithms of what comes out.
+    """
+    known = learned.log_softmax(-1)
+    if plain is not None:
+        known = share * known + (1 - share) * plain.clamp(min=1e-12).log()
+    return torch.softmax(factor * known, -1)
+
+
+def mix(scored: Sequence[tuple[float, Tensor, float]], mixes: Mix) -> Tensor:
+    """Mix what networks say, each a weight, scores [n, W] and their scale: probabilities [n, W]."""
+    if mixes == "scores":
+        total = torch.stack([weight * scores for weight, scores, _ in scored]).sum(0)
+        return torch.softmax(total * sum(weight * scale for weight, _, scale in scored), -1)
+    likely = [weight * torch.softmax(scores * scale, -1) for weight, scores, scale in scored]
+    return torch.stack(likely).sum(0)
