@@ -21,9 +21,12 @@ def join_names(names: Iterable[str], limit: int = 5) -> str:
     return shown if len(listed) <= limit else f"{shown} and {len(listed) - limit} more"
 
 
-def unknown(what: str, name: str, known: Iterable[str], limit: int = 5) -> PolyshotError:
+def unknown(
+    what: str, name: str, known: Iterable[str], limit: int = 5, where: str = ""
+) -> PolyshotError:
     """Refuse a name: ``There is no rule 'sellect', only ... Did you mean 'select'?``."""
     names = list(known)
     return PolyshotError(
-        f"There is no {what} '{name}', only {join_names(names, limit)}.{did_you_mean(name, names)}"
+        f"There is no {what} '{name}'{where}, only {join_names(names, limit)}."
+        + did_you_mean(name, names)
     )

@@ -5,9 +5,7 @@ images. What a frozen network makes of the table is computed once, for all who a
 examples are a batch of one task.
 """
 
-import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -25,6 +23,7 @@ from polyshot.errors import PolyshotError
 from polyshot.models.backbone import fused, state_hash
 from polyshot.models.views import MEAN, STD, Views, normalise, over_views
 from polyshot.util.device import bf16_on, in_parts
+from polyshot.util.files import new_file, write_array
 from polyshot.util.hashing import digest
 from polyshot.util.progress import Progress
 
@@ -57,17 +56,8 @@ class EmbeddingCache:
 
     def put(self, key: str, embeddings: Tensor) -> None:
         """Keep embeddings under a key; a reader sees all of them or nothing."""
-        file = self.folder / f"{key}.npy"
-        partial = file.with_name(f".{file.name}.partial-{os.getpid()}")
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as opened:
-                np.save(opened, embeddings.cpu().numpy())
-            partial.replace(file)
-        except OSError as error:
-            with suppress(OSError):  # there may be no folder to clean
-                partial.unlink(missing_ok=True)
-            raise PolyshotError(f"{file} cannot be written: {error.strerror}.") from None
+        with new_file(self.folder / f"{key}.npy") as file:
+            write_array(file, embeddings.cpu().numpy())
 
 
 @dataclass(eq=False)

@@ -64,7 +64,7 @@ def test_nothing_is_left_when_writing_fails(tmp_path: Path) -> None:
 
 
 def test_an_overwrite_killed_between_two_renames_is_mended(pack: Pack) -> None:
-    old = pack.path.with_name(".photos.partial-999999999.old")
+    old = pack.path.with_name(".photos.old")
     pack.path.rename(old)
     with pytest.raises(PolyshotError, match="exists"), PackWriter(pack.path, 16):
         pass  # the old pack came back before anything was written

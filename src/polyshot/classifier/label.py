@@ -1,6 +1,7 @@
 """Labelling files: examples on disk, answers as rows of a table."""
 
 import csv
+import io
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
@@ -8,9 +9,9 @@ from pathlib import Path
 from polyshot.classifier.classifier import AUTO, FewShotClassifier
 from polyshot.classifier.estimate import Estimate
 from polyshot.data import loading
-from polyshot.errors import PolyshotError
 from polyshot.pool.pool import Pool
 from polyshot.predict.none_of_these import NONE, Threshold
+from polyshot.util.files import write_text
 from polyshot.util.progress import Progress
 
 
@@ -63,14 +64,11 @@ class LabelledFiles:
 
     def write_csv(self, path: Path) -> None:
         """Write a table with a row a file."""
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("w", encoding="utf-8", newline="") as file:
-                writer = csv.writer(file)
-                writer.writerow(field.name for field in fields(LabelledFile))
-                writer.writerows(astuple(row) for row in self.rows)
-        except OSError as error:
-            raise PolyshotError(f"{path} cannot be written: {error.strerror or error}.") from None
+        text = io.StringIO()
+        writer = csv.writer(text)
+        writer.writerow(field.name for field in fields(LabelledFile))
+        writer.writerows(astuple(row) for row in self.rows)
+        write_text(path, text.getvalue())
 
 
 def label_files(

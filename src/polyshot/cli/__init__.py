@@ -10,7 +10,7 @@ import typer
 
 from polyshot import __version__
 from polyshot.cli import experiments
-from polyshot.cli import train as pool
+from polyshot.cli import train as training
 from polyshot.cli.card import card
 from polyshot.cli.classify import classify, example
 from polyshot.cli.data import data
@@ -28,7 +28,7 @@ app = typer.Typer(
 app.add_typer(data, name="data")
 app.add_typer(pools, name="pool")
 for command in (
-    *(example, classify, evaluate, pool.demo, pool.train, pool.info, card),
+    *(example, classify, evaluate, training.demo, training.train, training.info, card),
     *(experiments.methods, experiments.tune, experiments.reproduce, report),
 ):
     app.command()(command)

@@ -19,6 +19,7 @@ from polyshot.data.shapes import EpisodeShape, VariableShape, variable_numbers
 from polyshot.errors import PolyshotError
 from polyshot.util import counter_rng
 from polyshot.util.counter_rng import uniform
+from polyshot.util.files import new_file
 from polyshot.util.hashing import digest
 
 CHUNK = 1 << 21
@@ -49,16 +50,13 @@ class Episodes:
 
     def save(self, path: Path) -> None:
         """Write the indices as ``support``, ``query`` and ``classes`` of a numpy archive."""
-        try:
-            with path.open("wb") as file:
-                np.savez_compressed(
-                    file,
-                    support=self.support.cpu().numpy(),
-                    query=self.query.cpu().numpy(),
-                    classes=self.classes.cpu().numpy(),
-                )
-        except OSError as error:
-            raise PolyshotError(f"{path} cannot be written: {error.strerror}.") from None
+        with new_file(path) as file:
+            np.savez_compressed(
+                file,
+                support=self.support.cpu().numpy(),
+                query=self.query.cpu().numpy(),
+                classes=self.classes.cpu().numpy(),
+            )
 
 
 class EpisodeSampler:

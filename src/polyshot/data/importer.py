@@ -1,10 +1,8 @@
 """Import: listings become packs, decoded on all cores, written by one process."""
 
-import errno
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from polyshot.data.readers import Item, Listing, ReadOptions, open_source
 from polyshot.data.splits import read_split_file, split_classes
 from polyshot.data.workers import map_in_order
 from polyshot.errors import PolyshotError, did_you_mean, join_names
+from polyshot.util.files import no_room
 from polyshot.util.progress import Progress
 
 CHUNK = 32
@@ -119,7 +118,7 @@ def _check(listing: Listing, out: Path, options: ImportOptions) -> None:
     folder = next(parent for parent in (out, *out.resolve().parents) if parent.exists())
     needed, free = len(listing.items) * 3 * options.size**2, shutil.disk_usage(folder).free
     if needed > free:
-        raise _no_room(target, needed, free)
+        raise no_room(target, needed, free)
 
 
 def _import(
@@ -129,7 +128,7 @@ def _import(
     good = np.ones(total, dtype=bool)
     bad: list[BadImage] = []
     done = 0
-    with clear_errors(target), PackWriter(target, options.size, options.overwrite) as writer:
+    with PackWriter(target, options.size, options.overwrite) as writer:
         for images, faults in decode_all(listing.items, options.size, options.workers):
             writer.append(images)
             good[[done + i for i in faults]] = False
@@ -212,23 +211,4 @@ def _complaint(name: str, bad: Sequence[BadImage], total: int) -> str:
     return (
         f"{name}: {len(bad):,} of {total:,} files cannot be read ({counts}): {examples}. "
         "Repair or remove them, or pass --skip-bad to go on without them."
-    )
-
-
-@contextmanager
-def clear_errors(target: Path) -> Iterator[None]:
-    """Turn an operating system's error on writing into one clear line."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise _no_room(target) from None
-        raise PolyshotError(f"{target} cannot be written: {error.strerror or error}.") from None
-
-
-def _no_room(target: Path, needed: int = 0, free: int = 0) -> PolyshotError:
-    detail = f" {needed / 1e6:,.0f} MB are needed, {free / 1e6:,.0f} MB are free." if needed else ""
-    return PolyshotError(
-        f"There is no room to write {target}: the disk is full.{detail} "
-        "Nothing was left behind; free some space or choose another --out."
     )

@@ -5,10 +5,8 @@ On disk it is a folder: ``images.npy`` (uint8 ``[n, 3, size, size]``), ``labels.
 half-written pack never exists.
 """
 
-import json
-import os
-import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,8 +18,9 @@ from numpy.typing import NDArray
 
 from polyshot.data.domain import Domain
 from polyshot.data.splits import PARTS, ClassSplit
-from polyshot.errors import PolyshotError, did_you_mean, join_names
-from polyshot.util.folders import clean_up, put_in_place, read_description, temporary_name
+from polyshot.errors import PolyshotError, unknown
+from polyshot.util.checks import read_description
+from polyshot.util.files import new_folder, write_array, write_json
 from polyshot.util.hashing import digest, file_digest
 
 FORMAT = 1
@@ -80,7 +79,7 @@ class Pack:
         about = read_description(self.path, "domain.json", "pack", FORMAT) | {
             "split": asdict(split)
         }
-        _write_atomically(self.path / "domain.json", _to_json(about))
+        write_json(self.path / "domain.json", about)
 
 
 class PackWriter:
@@ -93,18 +92,14 @@ class PackWriter:
     def __init__(self, path: Path, size: int, overwrite: bool = False):
         self.path, self.size, self.overwrite = path, size, overwrite
         self.count = 0
-        clean_up(path)
-        if path.exists() and not overwrite:
-            raise PolyshotError(
-                f"{path} exists: --overwrite replaces it, --keep leaves it as it is."
-            )
-        if path.exists() and not (path / "domain.json").is_file():
-            raise PolyshotError(f"{path} exists and is no pack: it is not overwritten.")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._folder = temporary_name(path)
-        self._folder.mkdir()
-        self._file = (self._folder / "images.npy").open("wb")
-        self._write_header()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._folder = stack.enter_context(new_folder(self.path, self._check))
+            self._file = stack.enter_context((self._folder / "images.npy").open("wb"))
+            self._write_header()
+            self._stack = stack.pop_all()
+        return self
 
     def append(self, images: NDArray[np.uint8]) -> None:
         """Add images, uint8 ``[k, 3, size, size]``."""
@@ -115,9 +110,10 @@ class PackWriter:
         """Write labels and description, and give the pack its name."""
         self._write_header()
         self._file.close()
-        np.save(self._folder / "labels.npy", domain.labels.astype("<i8"))
-        if domain.groups is not None:
-            np.save(self._folder / "groups.npy", domain.groups.astype("<i8"))
+        for name, numbers in (("labels.npy", domain.labels), ("groups.npy", domain.groups)):
+            if numbers is not None:
+                with (self._folder / name).open("wb") as file:
+                    write_array(file, numbers.astype("<i8"))
         about = {
             "format": FORMAT,
             "name": domain.name,
@@ -130,12 +126,9 @@ class PackWriter:
             "split": asdict(domain.split),
             "classes": domain.class_names,
         }
-        (self._folder / "domain.json").write_text(_to_json(about), encoding="utf-8")
-        put_in_place(self._folder, self.path)
+        write_json(self._folder / "domain.json", about)
+        self._stack.close()
         return Pack.open(self.path, verify=False)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self,
@@ -143,10 +136,16 @@ class PackWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            self._file.close()  # writes what is buffered, which fails on a full disk
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        unfinished = error or _UnfinishedError()  # nothing is left to undo after `finish`
+        self._stack.__exit__(type(unfinished), unfinished, trace)
+
+    def _check(self, path: Path) -> None:
+        if path.exists() and not self.overwrite:
+            raise PolyshotError(
+                f"{path} exists: --overwrite replaces it, --keep leaves it as it is."
+            )
+        if path.exists() and not (path / "domain.json").is_file():
+            raise PolyshotError(f"{path} exists and is no pack: it is not overwritten.")
 
     def _write_header(self) -> None:
         """Write the ``.npy`` header at the file's start; its length is the same for any count."""
@@ -155,6 +154,10 @@ class PackWriter:
         npy.write_array_header_1_0(
             self._file, {"descr": "|u1", "fortran_order": False, "shape": shape}
         )
+
+
+class _UnfinishedError(Exception):
+    """A pack was left before it was finished."""
 
 
 def find_packs(folder: Path | str) -> list[Path]:
@@ -169,7 +172,7 @@ def find_packs(folder: Path | str) -> list[Path]:
     )
     if not found:
         raise PolyshotError(
-            f"There are no packs in {folder}: make join_names with 'polyshot data import' "
+            f"There are no packs in {folder}: make some with 'polyshot data import' "
             "or 'polyshot data toy'."
         )
     return found
@@ -180,10 +183,7 @@ def open_packs(folder: Path | str, names: Sequence[str] = ()) -> list[Pack]:
     found = {path.name: path for path in find_packs(folder)}
     for name in names:
         if name not in found:
-            raise PolyshotError(
-                f"There is no pack '{name}' in {folder}, only "
-                f"{join_names(found)}.{did_you_mean(name, found)}"
-            )
+            raise unknown("pack", name, found, where=f" in {folder}")
     return [Pack.open(found[name]) for name in names or found]
 
 
@@ -200,13 +200,3 @@ def content_hash(folder: Path, domain: Domain) -> str:
 def _split_from_json(split: Mapping[str, Any]) -> ClassSplit:
     train, val, test = (tuple(split[part]) for part in PARTS)
     return ClassSplit(train, val, test, rule=split["rule"], seed=split["seed"])
-
-
-def _to_json(about: Mapping[str, Any]) -> str:
-    return json.dumps(about, ensure_ascii=False, indent=1) + "\n"
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)

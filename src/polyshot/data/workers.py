@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -38,7 +39,9 @@ def map_in_order(
     # On Linux fork starts at once and asks no __main__ guard of a user's script; the children only
     # run Pillow and numpy. Elsewhere fork is unsafe.
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupt)
+    pool = ProcessPoolExecutor(
+        workers, mp_context=context, initializer=_serve, initargs=(os.getpid(),)
+    )
     waiting: deque[Future[Result]] = deque()
     try:
         with _undisturbed():  # the first task starts all workers
@@ -73,6 +76,16 @@ def _undisturbed() -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
 
-def _ignore_interrupt() -> None:
-    """Ctrl-C goes to the whole process group; the parent alone answers it."""
+def _serve(parent: int) -> None:
+    """Leave Ctrl-C, which goes to the whole process group, to the parent; end where it was killed.
+
+    A worker that outlived it would keep the locks that the parent held when it was forked.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from polyshot.errors import PolyshotError
+from polyshot.util.files import append_text
 
 
 @dataclass(frozen=True)
@@ -81,12 +82,7 @@ class Result:
 
 def append_results(path: Path, results: Sequence[Result]) -> None:
     """Append results to a file, one line each, in one write."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:
-            file.write("".join(f"{result.to_json()}\n" for result in results).encode())
-    except OSError as error:
-        raise PolyshotError(f"{path} cannot be written: {error.strerror}.") from None
+    append_text(path, "".join(f"{result.to_json()}\n" for result in results))
 
 
 def read_results(path: Path) -> list[Result]:

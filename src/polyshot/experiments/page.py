@@ -2,16 +2,15 @@
 
 import base64
 import io
-import os
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
 from PIL import Image
 
-from polyshot.errors import PolyshotError
 from polyshot.experiments.page_style import STYLE
 from polyshot.experiments.page_tables import Cell, HeatMap, Row, accuracy_table, charts, heat_table
+from polyshot.util.files import write_text
 
 __all__ = [
     "Cell",
@@ -93,15 +92,7 @@ def html_page(title: str, parts: Sequence[str], style: str = STYLE) -> str:
 
 def write_file(path: Path, text: str) -> None:
     """Write a text file that appears whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        if temporary.exists():
-            temporary.unlink()
-        raise PolyshotError(f"{path} cannot be written: {error.strerror or error}.") from None
+    write_text(path, text)
 
 
 def paragraphs(texts: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """Contact sheets: pictures on which a person can check labels, splits and episodes."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from polyshot.data.episodes import Episodes
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
 from polyshot.util.counter_rng import key
+from polyshot.util.files import write_bytes
 
 GAP = 3
 MARGIN = 8
@@ -66,11 +68,12 @@ def episode_sheet(pack: Pack, episodes: Episodes, number: int = 0) -> Image.Imag
 
 def save_picture(picture: Image.Image, path: Path) -> None:
     """Write a picture in the format of its suffix."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        picture.save(path)
-    except (OSError, ValueError) as error:  # ValueError: a suffix that Pillow does not know
-        raise PolyshotError(f"{path} cannot be written: {error}.") from None
+    kind = Image.registered_extensions().get(path.suffix.lower())
+    if kind is None:
+        raise PolyshotError(f"{path} cannot be written: unknown file extension: {path.suffix}.")
+    whole = io.BytesIO()
+    picture.save(whole, kind)
+    write_bytes(path, whole.getvalue())
 
 
 def _tiles(images: NDArray[np.uint8]) -> list[Image.Image]:

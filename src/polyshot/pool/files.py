@@ -1,8 +1,6 @@
 """A pool's folder: ``pool.json`` and safetensors files, each checked against its sha256."""
 
 import hashlib
-import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,11 +23,11 @@ from polyshot.pool.precision import (
     Precision,
     check_precision,
     from_stored,
-    save_tensors,
     to_stored,
 )
 from polyshot.pool.statistics import from_tensors, to_tensors
-from polyshot.util.folders import clean_up, put_in_place, read_description, temporary_name
+from polyshot.util.checks import read_description
+from polyshot.util.files import new_folder, tensor_bytes, write_bytes, write_json
 
 if TYPE_CHECKING:
     from polyshot.pool.pool import Pool
@@ -195,26 +193,14 @@ def check_destination(path: Path) -> None:
 
 def _write_folder(path: Path, description: Mapping[str, Any], files: Mapping[str, Tensors]) -> None:
     """Write everything under a temporary name, then rename; replaces a pool and nothing else."""
-    clean_up(path)
-    check_destination(path)
-    partial = temporary_name(path)
-    try:
-        (partial / "modulators").mkdir(parents=True)
+    with new_folder(path, check_destination) as partial:
+        hashes = {}
         for name, tensors in files.items():
-            save_tensors(to_stored(tensors, "full"), partial / name, {"format": "pt"})
-        about = {
-            "format": FORMAT,
-            "polyshot": __version__,
-            **description,
-            "files": {name: _sha256(partial / name) for name in files},
-        }
-        text = json.dumps(about, ensure_ascii=False, indent=1) + "\n"
-        (partial / "pool.json").write_text(text, encoding="utf-8")
-        put_in_place(partial, path)
-    except OSError as error:
-        raise PolyshotError(f"The pool {path} cannot be written: {error.strerror}.") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+            data = tensor_bytes(tensors, {"format": "pt"})
+            hashes[name] = hashlib.sha256(data).hexdigest()
+            write_bytes(partial / name, data)
+        about = {"format": FORMAT, "polyshot": __version__, **description, "files": hashes}
+        write_json(partial / "pool.json", about)
 
 
 def _read_folder(path: Path) -> tuple[dict[str, Any], Callable[[str], dict[str, Tensor]]]:

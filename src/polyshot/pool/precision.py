@@ -10,14 +10,12 @@ under ``name.shape``: weights are bell-shaped, so that 5.3 bits are left of each
 import zlib
 from collections.abc import Mapping
 from math import prod
-from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
-from polyshot.errors import PolyshotError, did_you_mean, join_names
+from polyshot.errors import PolyshotError, unknown
 
 Precision = Literal["full", "half", "eight", "six"]
 """Bits of a weight: 32 (to the bit as trained), 16, 8, or 6."""
@@ -29,11 +27,8 @@ STEPS = {"eight": 127, "six": 31}
 
 def check_precision(name: str) -> None:
     """Refuse a precision that does not exist."""
-    known = get_args(Precision)
-    if name not in known:
-        raise PolyshotError(
-            f"Unknown precision '{name}', only {join_names(known)}.{did_you_mean(name, known)}"
-        )
+    if name not in get_args(Precision):
+        raise unknown("precision", name, get_args(Precision))
 
 
 def to_stored(tensors: Mapping[str, Tensor], precision: Precision) -> dict[str, Tensor]:
@@ -93,14 +88,3 @@ def _inflated(name: str, packed: Tensor, shape: Tensor) -> Tensor:
         return torch.frombuffer(data, dtype=torch.int8).view(sizes)
     except (zlib.error, ValueError, RuntimeError) as error:
         raise PolyshotError(f"{name} cannot be unpacked: {error}.") from None
-
-
-def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file that whoever may read other new files may read, too.
-
-    safetensors lets the owner alone read it, but a pool may lie on a shared disk.
-    """
-    path.touch()
-    mode = path.stat().st_mode
-    save_file(dict(tensors), path, metadata=dict(metadata))
-    path.chmod(mode)

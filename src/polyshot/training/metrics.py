@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from polyshot.util.files import write_text
+from polyshot.util.files import append_text, write_text
 
 
 class Metrics:
@@ -14,8 +14,6 @@ class Metrics:
     def __init__(self, path: Path | None):
         self.path = path
         self._board: Any = None
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
 
     def write(self, step: str, number: int, **values: Any) -> None:
         """Add the line of one update of a step; values that are None are left out."""
@@ -23,8 +21,7 @@ class Metrics:
             return
         known = {name: value for name, value in values.items() if value is not None}
         line = json.dumps({"step": step, "number": number, **known}, ensure_ascii=False)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        append_text(self.path, line + "\n")
         self._draw(self.path.parent / "tensorboard", step, number, known)
 
     def _draw(self, folder: Path, step: str, number: int, values: dict[str, Any]) -> None:

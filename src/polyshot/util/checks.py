@@ -5,6 +5,7 @@ import json
 import types
 import typing
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from polyshot.errors import PolyshotError, did_you_mean
@@ -65,3 +66,20 @@ def build(kind: Any, value: Any) -> Any:
     if type(value) is not kind:
         raise TypeError(value)
     return value
+
+
+def read_description(path: Path, file: str, what: str, newest: int) -> dict[str, Any]:
+    """Read the JSON file that makes a folder a pack or a pool, of a format not newer than ours."""
+    try:
+        about = json.loads((path / file).read_text(encoding="utf-8"))
+        version = about["format"]
+    except (FileNotFoundError, NotADirectoryError):
+        raise PolyshotError(f"{path} is no {what}: it has no {file}.") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PolyshotError(f"The {what} {path} has a damaged {file}: {error}.") from None
+    if not isinstance(version, int) or version > newest:
+        raise PolyshotError(
+            f"The {what} {path} has format {version}, this Polyshot reads up to {newest}: "
+            "upgrade it."
+        )
+    return dict(about)

@@ -1,25 +1,105 @@
-"""Files of a run: written whole or not at all, never pickled code."""
+"""Files and folders that appear whole or not at all, and what is read back from them.
 
+Everything is written under a temporary name beside its own and then renamed. Whoever writes holds a
+lock, which the system drops with its process: what lies under the temporary name when the lock is
+free was left by a process that is gone. Other writers of the same name wait. Whatever goes wrong,
+a full disk or a folder that is read-only, is one line that names the path, and nothing stays.
+"""
+
+import errno
+import io
 import json
-from collections.abc import Mapping
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
+from safetensors import torch as safetensors
 from torch import Tensor
 
 from polyshot.errors import PolyshotError
-from polyshot.pool.precision import save_tensors
+from polyshot.util.locks import locked
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that gets its name, and replaces what has it, when all of it is on the disk."""
+    with clear_errors(path):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            with path.open("wb") as file:  # a pipe or a device cannot be replaced
+                yield file
+            return
+        with _alone(path) as (place, partial):
+            with partial.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(place)
+
+
+@contextmanager
+def new_folder(path: Path, check: Callable[[Path], None] = lambda _: None) -> Iterator[Path]:
+    """Yield an empty folder that gets its name, and replaces what has it, when all is written.
+
+    Args:
+        path: the folder's name.
+        check: refuses to replace what has this name; called before anything is written.
+
+    """
+    with clear_errors(path), _alone(path) as (place, partial):
+        old = place.with_name(f".{place.name}.old")
+        if old.exists() and not place.exists():  # killed between the two renames below
+            old.rename(place)
+        _remove(old)
+        check(path)
+        partial.mkdir()
+        yield partial
+        if place.exists():
+            place.rename(old)
+        try:
+            partial.rename(place)
+        except OSError:
+            if old.exists():
+                old.rename(place)
+            raise
+        _remove(old)
+
+
+@contextmanager
+def clear_errors(path: Path) -> Iterator[None]:
+    """Turn the system's error on writing into one line that names the path."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise no_room(path) from None
+        raise PolyshotError(f"{path} cannot be written: {error.strerror or error}.") from None
+
+
+def no_room(path: Path, needed: int = 0, free: int = 0) -> PolyshotError:
+    """Say that a disk is full; `needed` and `free` are bytes, where they are known."""
+    detail = f" {needed / 1e6:,.0f} MB are needed, {free / 1e6:,.0f} MB are free." if needed else ""
+    return PolyshotError(
+        f"There is no room to write {path}: the disk is full.{detail} "
+        "Nothing was left behind; free some space or choose another --out."
+    )
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file."""
+    with new_file(path) as file:
+        file.write(data)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file under a temporary name, then rename it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = _partial(path)
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    """Write a text file."""
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -27,19 +107,45 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
 
 
+def append_text(path: Path, text: str) -> None:
+    """Add text to a file's end, all of it or nothing."""
+    with clear_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = path.stat().st_size if path.is_file() else 0
+        with path.open("ab", buffering=0) as file:
+            left = memoryview(text.encode())
+            try:
+                while left:
+                    left = left[file.write(left) :]
+            except OSError:
+                with suppress(OSError):
+                    file.truncate(before)
+                raise
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read what :func:`write_json` wrote."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise PolyshotError(f"{path} cannot be read ({error}): start a new run.") from None
+
+
+def write_array(file: BinaryIO, array: NDArray[Any]) -> None:
+    """Write an array as ``.npy``; on a full disk with the system's error, unlike numpy's own."""
+
+    class Plain:  # numpy writes past Python where it sees a real file
+        write = file.write
+
+    np.save(Plain(), array, allow_pickle=False)
 
 
 def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
     """Write tensors and plain data, to go on from later."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(dict(state), _partial(path))
-    _partial(path).replace(path)
+    whole = io.BytesIO()  # torch's own errors on a full disk are of many kinds
+    torch.save(dict(state), whole)
+    with new_file(path) as file:
+        file.write(whole.getbuffer())
 
 
 def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
@@ -53,12 +159,15 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
         ) from None
 
 
+def tensor_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """Lay tensors out as the content of a safetensors file."""
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return safetensors.save(whole, dict(metadata))
+
+
 def write_weights(path: Path, weights: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """Write the result of a step as safetensors, with what is known about it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-    save_tensors(tensors, _partial(path), {"about": json.dumps(about)})
-    _partial(path).replace(path)
+    write_bytes(path, tensor_bytes(weights, {"about": json.dumps(about)}))
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -66,12 +175,34 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, "pt") as file:
             about = json.loads((file.metadata() or {}).get("about", "{}"))
-        return load_file(path), about
+        return safetensors.load_file(path), about
     except FileNotFoundError:
         raise PolyshotError(f"There is no file {path}.") from None
     except (OSError, SafetensorError, ValueError) as error:
         raise PolyshotError(f"{path} is no safetensors file that can be read: {error}.") from None
 
 
-def _partial(path: Path) -> Path:
-    return path.with_name(f".{path.name}.partial")
+@contextmanager
+def _alone(path: Path) -> Iterator[tuple[Path, Path]]:
+    """Be the only writer of a name; yields where it leads and a free temporary name beside it."""
+    place = Path(os.path.realpath(path))
+    if not place.name:
+        raise PolyshotError(f"{path} cannot be written: it names no file or folder in another.")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    partial, lock = (place.with_name(f".{place.name}.{end}") for end in ("partial", "lock"))
+    with locked(lock, of=path):
+        try:
+            _remove(partial)
+            yield place, partial
+        finally:
+            with suppress(OSError):
+                _remove(partial)
+            with suppress(OSError):
+                lock.unlink()  # inside: nobody else has it
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

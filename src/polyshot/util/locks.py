@@ -10,21 +10,27 @@ from polyshot.errors import PolyshotError
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock; waits for a process that has it."""
-    with _lock(path, wait=True):
+def locked(path: Path, of: Path | None = None) -> Iterator[None]:
+    """Hold a lock; waits for a process that has it.
+
+    Args:
+        path: of the lock's file, which stays afterwards: a new one would be another lock.
+        of: what it guards, for messages; the lock itself where it is not said.
+
+    """
+    with _held(path, of or path, wait=True):
         yield
 
 
 @contextmanager
 def locked_if_free(path: Path) -> Iterator[bool]:
     """Hold a lock, or yield False at once where another process has it."""
-    with _lock(path, wait=False) as mine:
+    with _held(path, path, wait=False) as mine:
         yield mine
 
 
 @contextmanager
-def _lock(path: Path, wait: bool) -> Iterator[bool]:
+def _held(path: Path, what: Path, wait: bool) -> Iterator[bool]:
     lock = FileLock(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,8 +39,8 @@ def _lock(path: Path, wait: bool) -> Iterator[bool]:
         yield False
         return
     except OSError as error:
-        raise PolyshotError(f"{path} cannot be written: {error.strerror or error}.") from None
+        raise PolyshotError(f"{what} cannot be written: {error.strerror or error}.") from None
     try:
         yield True
     finally:
-        lock.release()  # the file stays: a new one would be another lock
+        lock.release()

@@ -8,7 +8,6 @@
 """
 
 import csv
-import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from PIL import Image
 from polyshot.data import toy
 from polyshot.errors import PolyshotError
 from polyshot.util.counter_rng import key
-from polyshot.util.folders import clean_up, put_in_place, temporary_name
+from polyshot.util.files import new_folder
 
 SIDES = (48, 240)
 """Pixels: images come in any size between these, as a user's do."""
@@ -81,15 +80,8 @@ def draw_example(
     names = toy.DOMAINS[domain].class_names
     if not 2 <= classes <= len(names):
         raise PolyshotError(f"'{domain}' can show 2 to {len(names)} classes, not {classes}.")
-    clean_up(out)
-    partial = temporary_name(out)
-    try:
+    with new_folder(out) as partial:
         _draw(Example(partial), domain, classes, shot, queries, seed)
-        put_in_place(partial, out)
-    except OSError as error:
-        raise PolyshotError(f"{out} cannot be written: {error.strerror or error}.") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return Example(out)
 
 

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from polyshot.data import toy
 from polyshot.data.domain import Domain
-from polyshot.data.importer import clear_errors
 from polyshot.data.pack import Pack, PackWriter
 from polyshot.data.workers import map_in_order
 from polyshot.util.progress import Progress
@@ -31,7 +30,7 @@ def draw_packs(
     for name in names or toy.DOMAINS:
         about = toy.DOMAINS[name]
         classes = len(about.class_names)
-        with clear_errors(out / name), PackWriter(out / name, size, overwrite) as writer:
+        with PackWriter(out / name, size, overwrite) as writer:
             jobs = [(name, class_id, size, per_class, seed) for class_id in range(classes)]
             for images in map_in_order(_draw_class, jobs, workers):
                 writer.append(images)
