@@ -1,10 +1,21 @@
 """Configs: presets, options, and the way to disk and back."""
 
+import hashlib
 import json
 
 import pytest
 
-from polyshot.config import PRESETS, differences, from_dict, override, preset, to_dict
+from polyshot.config import (
+    PRESETS,
+    AdaptationConfig,
+    Config,
+    differences,
+    from_dict,
+    override,
+    preset,
+    to_dict,
+    with_old_names,
+)
 from polyshot.errors import PolyshotError
 
 
@@ -58,8 +69,14 @@ def test_options_override_single_fields() -> None:
         ("base.steps=1.5", "value of the wrong kind"),
         ("metric=manhattan", "value of the wrong kind"),
         ("modulator.strengths=1", "value of the wrong kind"),
-        ("adaptation.tsa_sharpness=0.0", "tsa_sharpness=0.0 must be above 0"),
-        ("adaptation.familiar_sharpness=-0.6", "familiar_sharpness=-0.6 must be above 0"),
+        ("adaptation.tsa_sharpness=0.0", "tsa_inverse_temperature=0.0 must be above 0"),
+        ("adaptation.familiar_inverse_temperature=-0.6", "temperature=-0.6 must be above 0"),
+        ("selector.dropout=7", "selector.dropout=7.0 is too large: 1 is the most"),
+        ("base.batch=100000000000000", "base.batch=100000000000000 is too large"),
+        ("base.steps=-1", "base.steps=-1 is too small: 0 is the least"),
+        ("base.learning_rate=NaN", "value of the wrong kind"),
+        ("base.augment.area=[0.5]", "value of the wrong kind"),
+        ("adaptation.rates=[1e9]", "rates[0]=1000000000.0 is too large"),
         ("adaptation.tsa_share=2.0", "tsa_share=2.0 must be from 0 to 1"),
     ],
 )
@@ -72,3 +89,33 @@ def test_wrong_options_are_named(option: str, says: str) -> None:
 def test_unknown_presets_are_named() -> None:
     with pytest.raises(PolyshotError, match="Did you mean 'strong'"):
         preset("stron")
+
+
+def test_names_of_before_are_read_as_what_they_are_now() -> None:
+    old = {"tsa_turns": False, "tsa_apart": False, "tsa_sharpness": 0.5, "familiar_sharpness": 0.9}
+    read = from_dict({"adaptation": old})
+    assert read.adaptation == AdaptationConfig(
+        tsa_rotate_crops=False,
+        tsa_leave_self_out=False,
+        tsa_inverse_temperature=0.5,
+        familiar_inverse_temperature=0.9,
+    )
+    options = [f"adaptation.{name}={json.dumps(value)}" for name, value in old.items()]
+    assert override(Config(), options) == read
+    assert old.items() <= with_old_names(to_dict(read))["adaptation"].items()
+    assert from_dict(with_old_names(to_dict(read))) == read
+    with pytest.raises(ValueError, match="twice"):
+        from_dict({"adaptation": {"tsa_turns": True, "tsa_rotate_crops": True}})
+
+
+@pytest.mark.parametrize(
+    ("config", "digest"),
+    [
+        (Config(), "5ccf90a8ab5a9545a23d5f32767b93bf8d8af0f5eb16d38b6121ff55c81af408"),
+        (preset("tiny"), "e0d8640a9fb616f3291c2f853ec966ab5ba7cfee3ca2954131399a0216624efb"),
+    ],
+)
+def test_hashes_of_configs_never_change(config: Config, digest: str) -> None:
+    """As at commit 0488eed: trainings on the disks of others are found by them."""
+    text = json.dumps(with_old_names(to_dict(config)))
+    assert hashlib.sha256(text.encode()).hexdigest() == digest

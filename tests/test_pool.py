@@ -1,4 +1,5 @@
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
@@ -218,7 +219,18 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "too few strengths": (lambda p: edit(p, strengths=[1.0]), "damaged pool.json"),
     "unlisted file": (lambda p: edit(p, files={}), "does not match its hash"),
     "no list of files": (lambda p: edit(p, files=None), "damaged pool.json"),
-    "a way out": (lambda p: edit(p, domains=["../../x", "two", "off"]), "lacks its file mod"),
+    "a way out": (lambda p: edit(p, domains=["../../x", "two", "off"]), "that is no path"),
+    "not a number": (lambda p: edit(p, scales=[1.0, math.nan, 1, 1]), r"scales\[1\] is nan"),
+    "wild strengths": (lambda p: edit(p, strengths=[1e9, 1, 1]), "strengths.* too large"),
+    "wild rates": (lambda p: edit(p, adaptation={"rates": [1e9]}), "rates.* too large"),
+    "a giant number": (lambda p: edit(p, scales=[10**400, 1, 1, 1]), r"scales\[0\]"),
+    "a giant size": (lambda p: edit(p, size=10**6), "size=1000000 is too large"),
+    "a giant network": (
+        lambda p: edit(p, architecture={"name": "resnet18", "width": 10**6}),
+        "its width is 1000000",
+    ),
+    "nesting": (lambda p: (p / "pool.json").write_text("[" * 10**5), "damaged pool.json"),
+    "a name twice": (lambda p: edit(p, domains=["two", "two", "off"]), "names one twice"),
     "missing setting": (lambda p: edit(p, adaptation={"steps": "many"}), "damaged pool.json"),
 }
 
@@ -255,7 +267,7 @@ def _sha(file: Path) -> str:
 
 @pytest.mark.parametrize(
     "name",
-    ["../up", "a/b", ".", "..", ".hidden", "CON:*?", "flüchtig 花", "a%2Fb", "base", "nul\0"],
+    ["a/b", ".hidden", "CON:*?", "flüchtig 花", "a%2Fb", "base", "imagenet/1", "..."],
 )
 def test_any_name_of_a_domain_makes_a_file_in_the_folder(name: str, tmp_path: Path) -> None:
     full = random_pool()
@@ -271,8 +283,12 @@ def test_names_that_cannot_be_files_are_refused() -> None:
     check_domains(["a b", "a_b", "ä", "Ä"])
     with pytest.raises(PolyshotError, match="'dtd' and 'DTD' differ only by case"):
         check_domains(["dtd", "x", "DTD"])
-    for name in ("", "x" * 201):
+    for name in ("", "x" * 201, "花" * 100):
         with pytest.raises(PolyshotError, match="empty or too long"):
+            check_domains([name])
+    paths = ("../up", ".", "..", "a/../b", "/root", "a/", "a\\..\\b", "nul\0", "a\nb", "\x1b[1m")
+    for name in paths:
+        with pytest.raises(PolyshotError, match="a name that is no path is wanted"):
             check_domains([name])
 
 

@@ -42,6 +42,10 @@ from .test_cli_pool import done, refused
 ROOT = Path(__file__).parents[1]
 
 
+SHIPPED = "1074cca6c1aa24ba163658533336be4163a994a448379dc9b1693df7d4e2b3da"
+"""Hash of the pool that ships, until another does."""
+
+
 @pytest.fixture(autouse=True)
 def no_pool_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(default.VARIABLE, raising=False)
@@ -57,6 +61,12 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # --- the name `default`
+
+
+@pytest.mark.skipif(not (default.PACKAGED / "pool.json").is_file(), reason="no pool ships")
+def test_the_hash_of_the_pool_that_ships_never_changes() -> None:
+    """As at commit 0488eed: embeddings and results on the disks of others are found by it."""
+    assert Pool.load(default.PACKAGED).hash == SHIPPED
 
 
 def test_the_packaged_pool_is_the_default(packaged: Path) -> None:

@@ -141,10 +141,10 @@ def _configs(given: argparse.Namespace) -> Iterator[AdaptationConfig]:
             least_shots=1,
             tsa_start=start,  # type: ignore[arg-type]
             tsa_share=1.0,  # shares are tried afterwards
-            tsa_sharpness=1.0,
-            familiar_sharpness=1.0,
-            tsa_turns=turns == "1",
-            tsa_apart=apart == "1",
+            tsa_inverse_temperature=1.0,
+            familiar_inverse_temperature=1.0,
+            tsa_rotate_crops=turns == "1",
+            tsa_leave_self_out=apart == "1",
         )
 
 
@@ -154,8 +154,8 @@ def _text(config: AdaptationConfig) -> str:
         "rate": config.rates[0],
         "steps": config.updates,
         "from_base": config.tsa_start == "base",
-        "turns": config.tsa_turns,
-        "apart": config.tsa_apart,
+        "turns": config.tsa_rotate_crops,
+        "apart": config.tsa_leave_self_out,
     }
     return " ".join(f"{name}={value:g}" for name, value in values.items())
 

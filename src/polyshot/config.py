@@ -8,7 +8,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from polyshot.data.augment import STRONG, WEAK, Augment
 from polyshot.data.shapes import EpisodeShape
@@ -17,37 +17,41 @@ from polyshot.models.heads import Metric
 from polyshot.models.modulators import Kind
 from polyshot.models.resnet import ResNetConfig
 from polyshot.models.views import Views
-from polyshot.util.checks import build, replaced
+from polyshot.util.checks import Count, Range, Share, build, check_fields, replaced
 
 Optimiser = Literal["adam", "sgd"]
 Layer = Literal["linear", "cosine"]
+Rate = Annotated[float, Range(0, 1000)]
+
+MOST = 10**7
+"""Of what is held in memory at once."""
 
 
 @dataclass(frozen=True)
 class BaseConfig:
     """Step 1: supervised learning over all training classes of all sources."""
 
-    steps: int = 4000
+    steps: Count = 4000
     """Updates; 0 keeps the weights it starts from."""
-    batch: int = 1024
+    batch: Annotated[int, Range(2, MOST)] = 1024
     """Images of one update."""
     optimiser: Optimiser = "sgd"
     """`sgd` is Nesterov with momentum 0.9."""
     learning_rate: float = 0.4
     """Its peak: it warms up linearly and falls to zero along a cosine."""
-    warm_up: int = 200
+    warm_up: Count = 200
     """Updates until the peak."""
     weight_decay: float = 5e-4
     """On the weights of convolutions and the classifier, not on biases and batch norm."""
     classifier: Layer = "linear"
     """What is thrown away after the training: `cosine` compares directions, as prototypes do."""
-    label_smoothing: float = 0.1
+    label_smoothing: Share = 0.1
     """Share of the target's mass that is spread over all classes."""
     augment: Augment = STRONG
     """Augmentation of most of the training."""
-    mix: float = 0.5
+    mix: Share = 0.5
     """Share of the batches whose images are mixed by CutMix or mixup, within their domain."""
-    cool_down: float = 0.2
+    cool_down: Share = 0.2
     """Share of the updates, at the end, with weak augmentation and no mixing."""
     sampling: float = 0.5
     """A source of n images is drawn from with weight n to this power."""
@@ -63,9 +67,9 @@ class ModulatorConfig:
 
     kind: Kind = "conv1x1"
     """`conv1x1` or `channel`."""
-    steps: int = 400
+    steps: Count = 400
     """Updates of each modulator."""
-    episodes: int = 10
+    episodes: Annotated[int, Range(1, MOST)] = 10
     """Episodes of one update."""
     shape: EpisodeShape = field(default_factory=EpisodeShape)
     """Shape of the training episodes."""
@@ -81,9 +85,9 @@ class ModulatorConfig:
     """Largest norm of the gradient."""
     validate_every: int = 100
     """Updates between two looks at the validation classes; the best state is kept."""
-    strengths: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    strengths: tuple[Annotated[float, Range(-100, 100)], ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
     """Candidates for the factor lambda on the trained modulator; 0 is the base itself."""
-    members: int = 1
+    members: Annotated[int, Range(0, MOST)] = 1
     """Modulators of each source, one for each cluster of its training classes; 0 looks how many
     clusters there are."""
 
@@ -97,15 +101,15 @@ class ModulatorConfig:
 class SelectorConfig:
     """Step 3: which member is best for a task, told from its support set."""
 
-    steps: int = 800
+    steps: Count = 800
     """Updates."""
-    tasks: int = 300
+    tasks: Annotated[int, Range(1, MOST)] = 300
     """Training tasks of each source."""
-    batch: int = 64
+    batch: Annotated[int, Range(1, MOST)] = 64
     """Tasks of one update."""
-    hidden: int = 128
+    hidden: Annotated[int, Range(1, 65536)] = 128
     """Width of the hidden layer."""
-    dropout: float = 0.3
+    dropout: Share = 0.3
     """On the hidden layer."""
     learning_rate: float = 1e-3
     """AdamW's."""
@@ -127,23 +131,31 @@ class AdaptationConfig:
     `pa`, a linear map of them, and `tsa`, a modulator of the task's own with such a map.
     """
 
+    OLD_NAMES: ClassVar[Mapping[str, str]] = {
+        "tsa_turns": "tsa_rotate_crops",
+        "tsa_apart": "tsa_leave_self_out",
+        "tsa_sharpness": "tsa_inverse_temperature",
+        "familiar_sharpness": "familiar_inverse_temperature",
+    }
+    """Of fields, as options and files of before have them."""
+
     start: Literal["prototypes", "random"] = "prototypes"
     """`random` is the recipe of *A Closer Look at Few-shot Classification*; `prototypes` starts at
     the prototypes' classifier on unit embeddings and is pulled towards it."""
-    steps: int = 100
+    steps: Count = 100
     """Updates on the support set."""
-    learning_rate: float = 1e-2
+    learning_rate: Rate = 1e-2
     """Adam's from prototypes, SGD's from a random start."""
-    pull: float = 1e-3
+    pull: Rate = 1e-3
     """Weight of the squared distance from the start (weight decay of a random start)."""
-    updates: int = 40
+    updates: Count = 40
     """Updates of `pa` and `tsa`."""
-    rates: tuple[float, ...] = (0.5,)
+    rates: tuple[Rate, ...] = (0.5,)
     """Adadelta's learning rates of a modulator; of a map twice as much. Every task takes the first,
     unless its own halves do clearly better with another, or without learning."""
-    familiar_rate: float = 0.05
+    familiar_rate: Rate = 0.05
     """Instead of a single rate, that of `tsa` where a task is like those of the pool's sources."""
-    least_shots: int = 2
+    least_shots: Annotated[int, Range(1, MOST)] = 2
     """Images that some class must have for `pa` and `tsa` to learn; 1 lets them learn always."""
     tsa_start: Literal["rule", "base", "selected"] = "rule"
     """Where `tsa` starts: from the modulators blended by the rule's weights (with `base` that is
@@ -174,9 +186,9 @@ class Config:
 
     preset: str = "strong"
     """Where the values came from, before single ones were overridden."""
-    seed: int = 0
+    seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     """Another seed, another training; 0 or more."""
-    size: int = 72
+    size: Annotated[int, Range(8, 4096)] = 72
     """Side length of the images in pixels; packs must have it."""
     model: ResNetConfig = field(default_factory=ResNetConfig)
     """The base's architecture."""
@@ -190,35 +202,14 @@ class Config:
     adaptation: AdaptationConfig = field(default_factory=AdaptationConfig)
     shape: EpisodeShape = field(default_factory=EpisodeShape)
     """Shape of validation episodes, and of the selector's tasks."""
-    validation_episodes: int = 300
+    validation_episodes: Annotated[int, Range(2, MOST)] = 300
     """Validation episodes of each source; choices are made on them."""
     joint: bool = False
     """Whether base and modulators are trained together, instead of one after the other."""
 
     def __post_init__(self) -> None:
-        base, modulator, selector = self.base, self.modulator, self.selector
-        least = {
-            "seed": (self.seed, 0),
-            "size": (self.size, 8),
-            "model.width": (self.model.width, 1),
-            "validation_episodes": (self.validation_episodes, 2),
-            "base.steps": (base.steps, 0),
-            "base.batch": (base.batch, 2),
-            "base.warm_up": (base.warm_up, 0),
-            "modulator.steps": (modulator.steps, 0),
-            "modulator.episodes": (modulator.episodes, 1),
-            "modulator.members": (modulator.members, 0),
-            "selector.steps": (selector.steps, 0),
-            "selector.tasks": (selector.tasks, 1),
-            "selector.batch": (selector.batch, 1),
-            "selector.hidden": (selector.hidden, 1),
-            "adaptation.steps": (self.adaptation.steps, 0),
-            "adaptation.updates": (self.adaptation.updates, 0),
-            "adaptation.least_shots": (self.adaptation.least_shots, 1),
-        }
-        for name, (value, lowest) in least.items():
-            if value < lowest:
-                raise PolyshotError(f"{name}={value} is too small: {lowest} is the least.")
+        check_fields(self)
+        modulator = self.modulator
         if not modulator.strengths:
             raise PolyshotError("modulator.strengths is empty: name at least one factor, as [1.0].")
         if not self.adaptation.rates:
@@ -284,6 +275,15 @@ def to_dict(config: Config) -> dict[str, Any]:
     """Turn a config into plain data for JSON."""
     plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
     return plain
+
+
+def with_old_names(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Give fields the names they had at first, for hashes that must never change."""
+    old = {new: name for name, new in AdaptationConfig.OLD_NAMES.items()}
+    return {
+        old.get(name, name): with_old_names(item) if isinstance(item, dict) else item
+        for name, item in plain.items()
+    }
 
 
 def from_dict(plain: Mapping[str, Any]) -> Config:

@@ -82,6 +82,22 @@ def edit(path: Path, **changes: object) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
+def split(*parts: list[int]) -> dict[str, object]:
+    return dict(zip(("train", "val", "test"), parts, strict=True)) | {"rule": "file"}
+
+
+def test_a_flipped_bit_in_a_header_is_one_line(pack: Pack) -> None:
+    for name in ("images.npy", "labels.npy"):
+        whole = (pack.path / name).read_bytes()
+        for offset in range(128):
+            change_bytes(pack.path / name, offset)
+            try:
+                assert Pack.open(pack.path).hash == pack.hash  # a blank became another
+            except PolyshotError as error:
+                assert "\n" not in str(error)
+            (pack.path / name).write_bytes(whole)
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
@@ -90,9 +106,18 @@ def edit(path: Path, **changes: object) -> None:
         (lambda path: change_bytes(path / "labels.npy", -8), "does not match its hash"),
         (lambda path: edit(path, classes=["cat", "dog", "fish"]), "does not match its hash"),
         (lambda path: edit(path, format=2), "has format 2, this Polyshot reads up to 1: upgrade"),
-        (lambda path: edit(path, format="x"), "has format x"),
+        (lambda path: edit(path, format="x"), "has format 'x'"),
         (lambda path: edit(path, images=17), "its counts differ"),
-        (lambda path: edit(path, split={}), "is damaged ('train')"),
+        (lambda path: edit(path, split={}), "domain.json: split.train is missing"),
+        (lambda path: edit(path, name="../../x"), "name is '../../x', a name that is no path"),
+        (lambda path: edit(path, name="a\nb"), "a name that is no path"),
+        (lambda path: edit(path, mirror="no"), "mirror is 'no', not true or false"),
+        (lambda path: edit(path, classes=["cat", 3, "yak"]), "classes[1] is 3, not text"),
+        (lambda path: edit(path, size=10**400), "is too large: 4096 is the most"),
+        (lambda path: edit(path, hash="0"), "hash is '0', which is no sha256"),
+        (lambda path: edit(path, split=split([0, 1], [1], [2])), "its split is none of 3 classes"),
+        (lambda path: edit(path, split=split([0], [1], [3])), "its split is none of 3 classes"),
+        (lambda path: (path / "domain.json").write_text("[" * 10**5), "damaged domain.json"),
         (lambda path: (path / "images.npy").unlink(), "is damaged"),
         (lambda path: (path / "labels.npy").write_bytes(b""), "is damaged"),
         (

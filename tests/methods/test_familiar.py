@@ -122,8 +122,8 @@ def test_familiar_tasks_learn_at_a_rate_of_their_own() -> None:
         rates=(0.5,),
         familiar_rate=0.05,
         tsa_share=1.0,
-        tsa_sharpness=1.0,
-        familiar_sharpness=1.0,
+        tsa_inverse_temperature=1.0,
+        familiar_inverse_temperature=1.0,
     )
     pool = random_pool(adaptation=config)
     tasks = picture_tasks(pool)
@@ -141,7 +141,7 @@ def test_familiar_tasks_learn_at_a_rate_of_their_own() -> None:
     found = predict(knows, tasks, "auto", "tsa")
     torch.testing.assert_close(found, slow.where(known[:, None, None], fast), atol=1e-6, rtol=1e-5)
     assert not torch.allclose(slow, fast, atol=1e-3)
-    milder = replace(config, tsa_sharpness=0.5, familiar_sharpness=0.8)
+    milder = replace(config, tsa_inverse_temperature=0.5, familiar_inverse_temperature=0.8)
     mild = predict(replace(knows, adaptation=milder), tasks, "auto", "tsa")
     factor = torch.where(known, 0.8, 0.5)[:, None, None]
     torch.testing.assert_close(mild, (factor * found.log()).softmax(-1), atol=1e-5, rtol=1e-4)

@@ -33,7 +33,7 @@ from polyshot.predict.weights import by_selector
 from ..pools import SIZE, random_pool, random_tasks
 
 ALWAYS = AdaptationConfig(
-    updates=3, rates=(0.5,), tsa_share=1.0, tsa_sharpness=1.0, tsa_turns=False
+    updates=3, rates=(0.5,), tsa_share=1.0, tsa_inverse_temperature=1.0, tsa_rotate_crops=False
 )
 EPISODES, WAY, SHOT, QUERIES = 3, 4, 3, 5
 
@@ -193,7 +193,7 @@ def test_updates_may_take_crops_in_turn() -> None:
         torch.testing.assert_close(found, stem(pool.base, seen(images, view)))
 
     def answer(turns: bool, updates: int) -> Tensor:
-        own = replace(ALWAYS, tsa_turns=turns, updates=updates)
+        own = replace(ALWAYS, tsa_rotate_crops=turns, updates=updates)
         return predict(replace(pool, adaptation=own), tasks, "auto", "tsa")
 
     torch.testing.assert_close(answer(True, 1), answer(False, 1))  # the whole image comes first
@@ -204,7 +204,9 @@ def test_an_image_may_learn_from_a_prototype_that_holds_it() -> None:
     pool = random_pool()
     tasks = picture_tasks(pool)
     apart, as_the_paper = (
-        predict(replace(pool, adaptation=replace(ALWAYS, tsa_apart=each)), tasks, "auto", "tsa")
+        predict(
+            replace(pool, adaptation=replace(ALWAYS, tsa_leave_self_out=each)), tasks, "auto", "tsa"
+        )
         for each in (True, False)
     )
     assert not torch.allclose(apart, as_the_paper, atol=1e-4)
@@ -215,8 +217,15 @@ def test_sharpness_changes_how_sure_it_is_and_no_answer() -> None:
     tasks = picture_tasks(pool)
     for share in (1.0, 0.4):
         plain, mild = (
-            predict(replace(pool, adaptation=replace(ALWAYS, tsa_share=share, tsa_sharpness=s)),
-                    tasks, "auto", "tsa")
+            predict(
+                replace(
+                    pool,
+                    adaptation=replace(ALWAYS, tsa_share=share, tsa_inverse_temperature=s),
+                ),
+                tasks,
+                "auto",
+                "tsa",
+            )
             for s in (1.0, 0.5)
         )  # fmt: skip
         torch.testing.assert_close(mild, (0.5 * plain.log()).softmax(-1))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from polyshot.config import Config, to_dict
+from polyshot.config import Config, to_dict, with_old_names
 from polyshot.data.pack import Pack
 from polyshot.data.toy.packs import draw_packs
 from polyshot.errors import PolyshotError
@@ -82,7 +82,8 @@ def test_trained_things_are_shared_and_results_are_not(
 
 def test_the_key_of_an_ungrown_world_is_what_it_was(packs: list[Pack], tmp_path: Path) -> None:
     # Results on the disks of others are found by it: it may change with the config alone.
-    plain = json.dumps([to_dict(SMALL), [identity(pack) for pack in packs]], sort_keys=True)
+    config = with_old_names(to_dict(SMALL))
+    plain = json.dumps([config, [identity(pack) for pack in packs]], sort_keys=True)
     world = make_world(packs, SMALL, tmp_path)
     assert type(world) is World
     assert world.key == digest(plain)[:10]

@@ -10,21 +10,41 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from polyshot.data.domain import Domain
-from polyshot.data.splits import PARTS, ClassSplit
+from polyshot.data.splits import ClassSplit
 from polyshot.errors import PolyshotError, unknown
-from polyshot.util.checks import read_description
+from polyshot.util.checks import Count, Name, Range, Sha256, read_description
 from polyshot.util.files import new_folder, write_array, write_json
 from polyshot.util.hashing import digest, file_digest
 
 FORMAT = 1
 """Version of the layout. A reader refuses a newer one and knows how to read every older one."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """What ``domain.json`` holds."""
+
+    name: Name
+    images: Count
+    size: Annotated[int, Range(1, 4096)]
+    groups: Count
+    mirror: bool
+    hash: Sha256
+    source: dict[str, Any]
+    split: ClassSplit
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        ids = self.split.part("all")
+        if len(set(ids)) != len(ids) or not set(ids) <= set(range(len(self.classes))):
+            raise PolyshotError(f"its split is none of {len(self.classes)} classes")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,37 +69,31 @@ class Pack:
     def open(cls, path: Path | str, verify: bool = True) -> "Pack":
         """Open a pack, and check its bytes against its hash unless ``verify`` is off."""
         path = Path(path)
-        about = read_description(path, "domain.json", "pack", FORMAT)
-        try:
-            labels = np.load(path / "labels.npy")
-            groups = np.load(path / "groups.npy") if about["groups"] else None
-            images = np.load(path / "images.npy", mmap_mode="r")
-            domain = Domain(
-                name=about["name"],
-                class_names=tuple(about["classes"]),
-                labels=labels,
-                groups=groups,
-                mirror=about["mirror"],
-                split=_split_from_json(about["split"]),
-            )
-            expected, source, count = about["hash"], about["source"], about["images"]
-        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-            raise PolyshotError(f"The pack {path} is damaged ({error}): import it again.") from None
-        if len(labels) != count or len(images) != count or images.dtype != np.uint8:
+        about, _ = read_description(path, "domain.json", "pack", FORMAT, Description)
+        images = _read_array(path, "images.npy", "r")
+        labels = _read_array(path, "labels.npy")
+        groups = _read_array(path, "groups.npy") if about.groups else None
+        numbers = [array for array in (labels, groups) if array is not None]
+        if (
+            images.shape != (about.images, 3, about.size, about.size)
+            or images.dtype != np.uint8
+            or any(a.shape != (about.images,) or a.dtype != np.int64 for a in numbers)
+        ):
             raise PolyshotError(f"The pack {path} is damaged (its counts differ): import it again.")
-        if verify and content_hash(path, domain) != expected:
+        domain = Domain(about.name, about.classes, labels, groups, about.mirror, about.split)
+        if verify and content_hash(path, domain) != about.hash:
             raise PolyshotError(
                 f"The pack {path} does not match its hash: its files were changed or damaged after "
                 "the import. Import it again."
             )
-        return cls(path, domain, images, expected, source)
+        if labels.size and not 0 <= labels.min() <= labels.max() < len(about.classes):
+            raise PolyshotError(f"The pack {path} is damaged (its labels are no classes).")
+        return cls(path, domain, images, about.hash, about.source)
 
     def record_split(self, split: ClassSplit) -> None:
         """Write another class split into the pack's description (pixels and hash stay)."""
-        about = read_description(self.path, "domain.json", "pack", FORMAT) | {
-            "split": asdict(split)
-        }
-        write_json(self.path / "domain.json", about)
+        _, about = read_description(self.path, "domain.json", "pack", FORMAT, Description)
+        write_json(self.path / "domain.json", about | {"split": asdict(split)})
 
 
 class PackWriter:
@@ -197,6 +211,12 @@ def content_hash(folder: Path, domain: Domain) -> str:
     return digest(f"{dtype}{shape}", domain.layout_hash, file_digest(images, start=body))
 
 
-def _split_from_json(split: Mapping[str, Any]) -> ClassSplit:
-    train, val, test = (tuple(split[part]) for part in PARTS)
-    return ClassSplit(train, val, test, rule=split["rule"], seed=split["seed"])
+def _read_array(path: Path, name: str, mode: Literal["r"] | None = None) -> NDArray[Any]:
+    try:
+        array = np.load(path / name, mmap_mode=mode)
+    except Exception as error:  # numpy raises many kinds for a damaged header
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise PolyshotError(f"The pack {path} is damaged ({reason}): import it again.") from None
+    if not isinstance(array, np.ndarray):
+        raise PolyshotError(f"The pack {path} is damaged ({name} is no array): import it again.")
+    return array

@@ -1,24 +1,25 @@
 """A pool's folder: ``pool.json`` and safetensors files, each checked against its sha256."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import torch as safetensors
 from torch import Tensor, nn
 
 from polyshot import __version__
-from polyshot.config import from_dict
+from polyshot.config import AdaptationConfig
 from polyshot.errors import PolyshotError, join_names
 from polyshot.models.backbone import sites_of
-from polyshot.models.modulators import Modulator
-from polyshot.models.resnet import ResNet, load_base
+from polyshot.models.heads import Metric
+from polyshot.models.modulators import Kind, Modulator
+from polyshot.models.resnet import ResNet, ResNetConfig, load_base
 from polyshot.models.selector import MemberAttention, Selector
-from polyshot.models.views import MEAN, STD
+from polyshot.models.views import MEAN, STD, Views
 from polyshot.pool.precision import (
     Precision,
     check_precision,
@@ -26,7 +27,16 @@ from polyshot.pool.precision import (
     to_stored,
 )
 from polyshot.pool.statistics import from_tensors, to_tensors
-from polyshot.util.checks import read_description
+from polyshot.util.checks import (
+    LONGEST_NAME,
+    BadValueError,
+    Name,
+    Range,
+    Sha256,
+    build,
+    check_name,
+    read_description,
+)
 from polyshot.util.files import new_folder, tensor_bytes, write_bytes, write_json
 
 if TYPE_CHECKING:
@@ -39,15 +49,13 @@ FORMAT = 4
 the selector's tasks. 3: an image may be looked at more than once. 4: weights may be 6-bit.
 """
 
-LONGEST_NAME = 200
-"""Letters of a file name, escapes included; most file systems end at 255 bytes."""
-
 STATISTICS_FILE = "task_statistics.safetensors"
 
 BESIDE: dict[str, Precision] = {"selector": "half", "urt": "six", "statistics": "eight"}
 """Of what stands beside the networks in a pool of six bits; in the others it is as it was made."""
 
 Tensors = Mapping[str, Tensor]
+Width = Annotated[int, Range(1, 32768)]
 
 
 def write_pool(pool: "Pool", path: Path, precision: Precision) -> None:
@@ -96,70 +104,124 @@ def write_pool(pool: "Pool", path: Path, precision: Precision) -> None:
     _write_folder(path, description, files)
 
 
+@dataclass(frozen=True)
+class SelectorShape:
+    """The selector's layers."""
+
+    inputs: Width
+    hidden: Width
+    outputs: Width
+    unit_input: bool
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """The layers of what the rule `urt` asks."""
+
+    inputs: Width
+    heads: Annotated[int, Range(1, 64)]
+    hidden: Width
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """Of pixels, one number a channel."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Description:
+    """What ``pool.json`` holds; fields with a default are not in files of older formats."""
+
+    architecture: dict[str, Any]
+    size: Annotated[int, Range(8, 4096)]
+    normalisation: Normalisation
+    metric: Metric
+    kind: Kind
+    domains: tuple[Name, ...]
+    strengths: tuple[Annotated[float, Range(-100, 100)], ...]
+    scales: tuple[Annotated[float, Range(-1e6, 1e6)], ...]
+    selector: SelectorShape | None
+    adaptation: AdaptationConfig
+    files: dict[str, Sha256]
+    about: dict[str, Any]
+    urt: AttentionShape | None = None
+    task_statistics: tuple[str, ...] = ()
+    views: Views = "one"
+
+    def __post_init__(self) -> None:
+        members = len(self.domains) + 1
+        if len(self.scales) != members or len(self.strengths) != members - 1:
+            raise PolyshotError(
+                f"{members} members need as many scales and strengths without the base, not "
+                f"{len(self.scales)} and {len(self.strengths)}"
+            )
+        if len(set(self.domains)) != len(self.domains):
+            raise PolyshotError("domains names one twice")
+
+
 def read_pool(path: Path) -> dict[str, Any]:
-    """Read a pool's folder: the arguments of `Pool`, checked."""
-    about, files = _read_folder(path)
-    try:
-        return _arguments(about, files, path)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise PolyshotError(f"The pool {path} has a damaged pool.json: {error!r}.") from None
-
-
-def _arguments(
-    about: Mapping[str, Any], files: Callable[[str], Tensors], path: Path
-) -> dict[str, Any]:
-    architecture = dict(about["architecture"])
-    normalisation = about["normalisation"]
-    if architecture.pop("name") != "resnet18":
+    """Read a pool's folder: the arguments of `Pool`, checked before anything is built."""
+    about, _ = read_description(path, "pool.json", "pool", FORMAT, Description)
+    if about.architecture.get("name") != "resnet18":
         raise PolyshotError(f"The pool {path} is of an unknown architecture: upgrade Polyshot.")
-    if (tuple(normalisation["mean"]), tuple(normalisation["std"])) != (MEAN, STD):
+    if (about.normalisation.mean, about.normalisation.std) != (MEAN, STD):
         raise PolyshotError(f"The pool {path} normalises images in another way: train it anew.")
-    settings = from_dict(
-        {
-            "size": about["size"],
-            "model": architecture,
-            "metric": about["metric"],
-            "modulator": {"kind": about["kind"]},
-            "adaptation": about["adaptation"],
-            "views": about.get("views", "one"),  # not in pools before format 3
-        }
-    )
-    base, kind = ResNet(settings.model), settings.modulator.kind
-    load_base(base, files("base.safetensors"))
-    sites = sites_of(base)
-    modulators = {name: Modulator(sites, kind) for name in about["domains"]}
-    strengths = dict(zip(modulators, map(float, about["strengths"]), strict=True))
-    for name, modulator in modulators.items():
-        if not strengths[name] and modulator_file(name) not in about["files"]:
-            continue  # it stays the identity
-        load_state(modulator, files(modulator_file(name)), f"The modulator '{name}' of {path}")
-    selector, unit_input = None, True
-    if shape := about["selector"]:
-        selector = Selector(shape["inputs"], shape["outputs"], shape["hidden"])
-        unit_input = shape["unit_input"]
-        load_state(selector, files("selector.safetensors"), f"The selector of {path}")
-    urt = None
-    if shape := about.get("urt"):  # not in older pools
-        urt = MemberAttention(shape["inputs"], shape["heads"], shape["hidden"])
-        load_state(urt, files("urt.safetensors"), f"The attention of {path}")
-    remembered = about.get("task_statistics")  # not in pools of format 1
-    statistics = from_tensors(remembered, files(STATISTICS_FILE)) if remembered else {}
+    shape = {name: value for name, value in about.architecture.items() if name != "name"}
+    try:
+        config: ResNetConfig = build(ResNetConfig, shape, "architecture")
+    except (BadValueError, PolyshotError) as error:
+        raise PolyshotError(f"The pool {path} has a damaged pool.json: {error}.") from None
+
+    def read(name: str) -> dict[str, Tensor]:
+        return _read_tensors(path, name, about.files.get(name))
+
+    weights = read("base.safetensors")
+    first = weights.get("conv1.weight")
+    if first is None or len(first) != config.width:  # before memory for any width is taken
+        raise PolyshotError(f"The base of {path} has wrong shapes: its width is {config.width}.")
+    base = ResNet(config)
+    load_base(base, weights)
+    strengths = dict(zip(about.domains, about.strengths, strict=True))
+    modulators = {}
+    for name, strength in strengths.items():
+        modulators[name] = Modulator(sites_of(base), about.kind)
+        if strength or modulator_file(name) in about.files:  # else it stays the identity
+            what = f"The modulator '{name}' of {path}"
+            load_state(modulators[name], read(modulator_file(name)), what)
+    selector, urt = None, None
+    if (wanted := about.selector) is not None:
+        selector = Selector(wanted.inputs, wanted.outputs, wanted.hidden)
+        load_state(selector, read("selector.safetensors"), f"The selector of {path}")
+    if (asked := about.urt) is not None:
+        urt = MemberAttention(asked.inputs, asked.heads, asked.hidden)
+        load_state(urt, read("urt.safetensors"), f"The attention of {path}")
+    statistics = {}
+    if about.task_statistics:
+        try:
+            statistics = from_tensors(about.task_statistics, read(STATISTICS_FILE))
+        except KeyError as error:
+            raise PolyshotError(
+                f"The pool {path} has a damaged {STATISTICS_FILE}: {error}."
+            ) from None
     return {
-        "config": settings.model,
-        "size": settings.size,
-        "kind": kind,
-        "metric": settings.metric,
+        "config": config,
+        "size": about.size,
+        "kind": about.kind,
+        "metric": about.metric,
         "base": base,
         "modulators": modulators,
         "strengths": strengths,
         "selector": selector,
-        "unit_input": unit_input,
+        "unit_input": True if wanted is None else wanted.unit_input,
         "statistics": statistics,
-        "scales": [float(scale) for scale in about["scales"]],
-        "adaptation": settings.adaptation,
-        "about": dict(about["about"]),
+        "scales": list(about.scales),
+        "adaptation": about.adaptation,
+        "about": about.about,
         "urt": urt,
-        "views": settings.views,
+        "views": about.views,
     }
 
 
@@ -168,15 +230,16 @@ def modulator_file(domain: str) -> str:
     name = quote(domain, safe=" ")
     if name.startswith("."):  # neither hidden nor the folder above
         name = f"%2E{name[1:]}"
-    if not name or len(name) > LONGEST_NAME:
+    if not name or len(name) > LONGEST_NAME:  # escapes included
         raise PolyshotError(f"'{domain[:40]}' is no name for a domain: it is empty or too long.")
     return f"modulators/{name}.safetensors"
 
 
 def check_domains(domains: Sequence[str]) -> None:
-    """Refuse domains whose files would be one on a disk that ignores case."""
+    """Refuse names that are paths, and domains whose files would be one where case is ignored."""
     files: dict[str, str] = {}
     for name in domains:
+        check_name(name, "The name of a domain")
         other = files.setdefault(modulator_file(name).lower(), name)
         if other != name:
             raise PolyshotError(
@@ -203,28 +266,24 @@ def _write_folder(path: Path, description: Mapping[str, Any], files: Mapping[str
         write_json(partial / "pool.json", about)
 
 
-def _read_folder(path: Path) -> tuple[dict[str, Any], Callable[[str], dict[str, Tensor]]]:
-    """Read ``pool.json``; returns it and a function that reads one of the other files, checked."""
-    about = read_description(path, "pool.json", "pool", FORMAT)
-    hashes = about.get("files")
-    if not isinstance(hashes, dict):
-        raise PolyshotError(f"The pool {path} has a damaged pool.json: it lists no files.")
-
-    def read(name: str) -> dict[str, Tensor]:
-        file = path / name
-        if not file.is_file():
-            raise PolyshotError(f"The pool {path} lacks its file {name}: copy it again.")
-        if _sha256(file) != hashes.get(name):
-            raise PolyshotError(
-                f"{file} does not match its hash in pool.json: it was changed or damaged. "
-                "Copy the pool again."
-            )
-        try:
-            return from_stored(load_file(file))
-        except SafetensorError as error:
-            raise PolyshotError(f"{file} is no safetensors file: {error}.") from None
-
-    return about, read
+def _read_tensors(path: Path, name: str, sha256: str | None) -> dict[str, Tensor]:
+    """Read one of a pool's files, checked against its hash."""
+    file = path / name
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        raise PolyshotError(f"The pool {path} lacks its file {name}: copy it again.") from None
+    except OSError as error:
+        raise PolyshotError(f"{file} cannot be read: {error.strerror}.") from None
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise PolyshotError(
+            f"{file} does not match its hash in pool.json: it was changed or damaged. "
+            "Copy the pool again."
+        )
+    try:
+        return from_stored(safetensors.load(data))
+    except SafetensorError as error:
+        raise PolyshotError(f"{file} is no safetensors file: {error}.") from None
 
 
 def load_state(module: nn.Module, tensors: Tensors, what: str) -> None:
@@ -238,11 +297,6 @@ def load_state(module: nn.Module, tensors: Tensors, what: str) -> None:
             f"({shapes})."
         )
     module.load_state_dict(dict(tensors))
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _is_empty_folder(path: Path) -> bool:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from polyshot.config import AdaptationConfig
+from polyshot.config import AdaptationConfig, with_old_names
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, join_names
 from polyshot.models.backbone import channels_last, state_hash
@@ -113,7 +113,8 @@ class Pool:
         selector = "" if self.selector is None else state_hash(self.selector)
         shape = self.task_shape
         settings = (
-            *(self.metric, self.size, self.scales, self.unit_input, asdict(self.adaptation)),
+            *(self.metric, self.size, self.scales, self.unit_input),
+            with_old_names(asdict(self.adaptation)),
             *(() if shape == EpisodeShape() else (shape.way, shape.shot)),
         )
         names = self.members[1:]

@@ -68,9 +68,10 @@ def enter(
 def _check_config(out: Path, config: Config) -> None:
     try:
         before = from_dict(read_json(out / "config.json"))
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (PolyshotError, ValueError) as error:
         raise PolyshotError(
-            f"The run {out} has a config of another version of Polyshot: start a new run."
+            f"The run {out} has a config of another version of Polyshot, or a damaged one "
+            f"({str(error).rstrip('.')}): start a new run."
         ) from None
     if found := differences(before, config):
         raise PolyshotError(

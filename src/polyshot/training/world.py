@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from polyshot.config import Config, to_dict
+from polyshot.config import Config, to_dict, with_old_names
 from polyshot.data.pack import Pack
 from polyshot.data.table import Images
 from polyshot.models.modulators import Kind
@@ -64,7 +64,9 @@ class World:
     def key(self) -> str:
         """Hash of all that decides what is trained."""
         packs = [identity(pack) for pack in self.packs]
-        return digest(json.dumps([to_dict(self.config), packs], sort_keys=True))[:10]
+        return digest(json.dumps([with_old_names(to_dict(self.config)), packs], sort_keys=True))[
+            :10
+        ]
 
     @property
     def name(self) -> str:
