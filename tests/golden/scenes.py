@@ -22,25 +22,25 @@ from torch import Tensor, nn
 from polyshot.classifier import FewShotClassifier
 from polyshot.config import AdaptationConfig, BaseConfig, Config, ModulatorConfig, SelectorConfig
 from polyshot.data.domain import Domain
+from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack, PackWriter
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.splits import ClassSplit
+from polyshot.data.table import Images
 from polyshot.experiments.grid_reader import read_grid
 from polyshot.experiments.runner import reproduce
 from polyshot.methods.method import find_methods
-from polyshot.methods.readout import predict_tasks
-from polyshot.methods.rules import RULES, rule
-from polyshot.methods.tasks import IndexedTasks
+from polyshot.models.backbone import sites_of
 from polyshot.models.heads import Metric
 from polyshot.models.modulators import Kind, Modulator
 from polyshot.models.resnet import ResNet, ResNetConfig
-from polyshot.models.selector import Selector
-from polyshot.models.urt import MemberAttention
+from polyshot.models.selector import MemberAttention, Selector
 from polyshot.pool import Pool
-from polyshot.pool_edit import merge
-from polyshot.training.batches import Images
+from polyshot.predict.predict import predict_tasks
+from polyshot.predict.rules import RULES, rule
+from polyshot.tasks import Table, Tasks, draw_tasks
+from polyshot.training.edit import merge
 from polyshot.training.run import train
-from polyshot.training.tasks import TaskSet
 from polyshot.training.world import World
 
 Arrays = dict[str, NDArray[np.generic]]
@@ -145,7 +145,7 @@ def random_pool(kind: Kind, metric: Metric = "cosine") -> Pool:
     """Make a pool of the members base, one, two (of strength 0.5) and off (of strength 0)."""
     base = ResNet(MODEL)
     fill(base, 1)
-    modulators = {name: Modulator(MODEL, kind) for name in ("one", "two", "off")}
+    modulators = {name: Modulator(sites_of(base), kind) for name in ("one", "two", "off")}
     for i, modulator in enumerate(modulators.values()):
         move(modulator, 10 + i, 0.15)
     selector, attention = Selector(MODEL.dim, 4, hidden=16), MemberAttention(MODEL.dim, hidden=8)
@@ -193,11 +193,11 @@ def state(module: nn.Module, name: str) -> Arrays:
 
 def task_batches(
     pool: Pool, seed: int, way: int = 4, shot: int = 3, each: int = 6, tasks: int = 2
-) -> dict[str, IndexedTasks]:
+) -> dict[str, Tasks]:
     """Draw tasks of so many shots, and as many of uneven shots, as positions in one table."""
     queries = 4
     images = torch.from_numpy(pictures(seed, way + 1, each, pool.size))
-    table = dict(enumerate(pool.embed(images)))
+    table = Table.of(images, pool.device, pool.views)
     draw = np.random.default_rng(seed)
     support, query = [], []
     for _ in range(tasks):
@@ -206,11 +206,11 @@ def task_batches(
         support.append(chosen[:, :shot])
         query.append(chosen[:, shot:].flatten()[draw.permutation(way * (each - shot))[:queries]])
     mask = torch.arange(shot) < torch.arange(way)[:, None] % shot + 1  # 1, 2, 3, 1 images
-    where = torch.tensor(np.stack(support)), torch.tensor(np.stack(query))
+    where = torch.tensor(np.stack(query)), torch.tensor(np.stack(support))
     uneven = torch.stack([mask.roll(i, 0) for i in range(tasks)])
     return {
-        "even": IndexedTasks(table, *where, take=lambda at: images[at]),
-        "uneven": IndexedTasks(table, *where, mask=uneven, take=lambda at: images[at]),
+        "even": Tasks(table, *where),
+        "uneven": Tasks(table, *where, uneven),
     }
 
 
@@ -430,7 +430,8 @@ def rivals() -> Arrays:
         world = World(packs, training(), folder / "worlds", CPU)
         unseen = write_pack(folder, "flames", 203)
         images = Images([unseen], "all", CPU)
-        tasks = TaskSet(images, 0, "all", SHAPE, 2, 0).with_images(frozen=True)
+        sampler = EpisodeSampler(unseen.domain, SHAPE, part="all", drop_small=True)
+        tasks = draw_tasks(images, 0, sampler, 2, frozen=True)
         for method in find_methods():
             settings = {k: min(v, FEW.get(k, v)) for k, v in method.settings.items()}
             fitted = method.fit(world, settings)
