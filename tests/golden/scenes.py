@@ -41,7 +41,7 @@ from polyshot.predict.rules import RULES, rule
 from polyshot.tasks import Table, Tasks, draw_tasks
 from polyshot.training.edit import merge
 from polyshot.training.run import train
-from polyshot.training.world import World
+from polyshot.training.training_run import TrainingRun
 
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -427,7 +427,7 @@ def rivals() -> Arrays:
     found: Arrays = {}
     with temporary() as folder:
         packs = sources_in(folder / "packs")
-        world = World(packs, training(), folder / "worlds", CPU)
+        world = TrainingRun(packs, training(), folder / "worlds", CPU)
         unseen = write_pack(folder, "flames", 203)
         images = Images([unseen], "all", CPU)
         sampler = EpisodeSampler(unseen.domain, SHAPE, part="all", drop_small=True)

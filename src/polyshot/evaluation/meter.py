@@ -29,7 +29,7 @@ from polyshot.models.views import VIEWS
 from polyshot.predict.predict import Answers
 from polyshot.tasks import Tasks
 from polyshot.training.folder import device_name
-from polyshot.training.world import World
+from polyshot.training.training_run import TrainingRun
 
 TIMED = {"cpu": 4, "cuda": 64}
 """Episodes whose solving is timed."""
@@ -58,7 +58,7 @@ def answer(fitted: Fitted, tasks: Tasks, adaptation: str, dim: int) -> Measured:
 class Meter:
     """Measures one trained method of a world."""
 
-    world: World
+    world: TrainingRun
     method: Method
     settings: Settings
     fitted: Fitted

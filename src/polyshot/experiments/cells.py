@@ -13,7 +13,7 @@ from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.evaluation.targets import Target
 from polyshot.experiments.protocols import PARTS
-from polyshot.training.world import World
+from polyshot.training.training_run import TrainingRun
 
 
 @dataclass(frozen=True)
@@ -98,5 +98,5 @@ class Job(ABC):
         return self.is_done(cell)
 
     @abstractmethod
-    def fit(self, world: World) -> Measure:
+    def fit(self, world: TrainingRun) -> Measure:
         """Train what is missing; returns what measures cells."""

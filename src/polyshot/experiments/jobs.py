@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
@@ -29,8 +31,7 @@ from polyshot.experiments.protocols import (
 from polyshot.experiments.settings import Overrides, settings_of
 from polyshot.methods.method import Fitted, Method, find_methods
 from polyshot.methods.pool_rules import PoolWithRule
-from polyshot.training.grown_world import GrownWorld, make_world
-from polyshot.training.world import World, settings_mark
+from polyshot.training.training_run import TrainingRun, settings_mark
 from polyshot.util.files import write_json
 from polyshot.util.hashing import digest
 
@@ -66,7 +67,7 @@ class AccuracyJob(Job):
                 self.grid.write(self._file(protocol, cell), replace(known, protocol=protocol))
         return True
 
-    def fit(self, world: World) -> Measure:
+    def fit(self, world: TrainingRun) -> Measure:
         """Train the method."""
         meter = Meter(world, self.method, self.settings, self.method.fit(world, self.settings))
         growth = self._growth(world)
@@ -82,11 +83,11 @@ class AccuracyJob(Job):
 
         return measure
 
-    def _growth(self, world: World) -> dict[str, Any]:
+    def _growth(self, world: TrainingRun) -> dict[str, Any]:
         """Return what a result says of the domain that was added, if one was."""
-        if not isinstance(world, GrownWorld) or self.method.pool is None:
+        took = world.addition(self.method.pool) if self.method.pool else None
+        if took is None or world.added is None:
             return {}
-        took = world.addition(self.method.pool)
         name = world.added.domain.name
         return {"added": name, "added_seconds": took.seconds, "added_on": took.device}
 
@@ -161,7 +162,7 @@ class ContributionJob(Job):
         """Look for the counts."""
         return self._file(cell).exists()
 
-    def fit(self, world: World) -> Measure:
+    def fit(self, world: TrainingRun) -> Measure:
         """Train the methods."""
         fitted = {
             method.name: method.fit(world, self.settings[method.name])
@@ -226,7 +227,9 @@ def jobs_of(
     worlds: dict[str, dict[str, Job]] = {}
     for protocol, trial in trials:
         chosen = protocol.config(config, wanted.options)
-        world = make_world(trial.sources, chosen, grid.worlds, added=trial.added).name
+        world = TrainingRun(
+            trial.sources, chosen, grid.worlds, torch.device("cpu"), added=trial.added
+        ).name
         own = worlds.setdefault(world, {})
         place = (world, trial.sources, trial.added, chosen)
         if protocol.kind == "contributions":

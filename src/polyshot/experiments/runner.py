@@ -24,8 +24,7 @@ from polyshot.experiments.protocols import SHAPES, find_protocols
 from polyshot.experiments.settings import Overrides
 from polyshot.methods.method import find_methods
 from polyshot.models.views import Views
-from polyshot.training.grown_world import make_world
-from polyshot.training.world import World
+from polyshot.training.training_run import TrainingRun
 from polyshot.util.device import forget, free_memory
 from polyshot.util.progress import Progress
 
@@ -175,7 +174,7 @@ class _Run:
         self._episodes = max((cell.episodes for cell in cells), default=2)
         self._views: Views = jobs[0].config.views if jobs else "one"  # no protocol changes it
         self._targets: dict[tuple[str, str], Target] = {}
-        self._world: tuple[str, World] | None = None
+        self._world: tuple[str, TrainingRun] | None = None
         self._missing = [(job, cell) for job, cells_of in self.open.items() for cell in cells_of]
         self._looked = time.monotonic()
 
@@ -236,12 +235,12 @@ class _Run:
             )
         return self._targets[key]
 
-    def world(self, job: Job) -> World:
+    def world(self, job: Job) -> TrainingRun:
         """Return the world of a job, the same as long as jobs of the same one follow."""
         if self._world is None or self._world[0] != job.world:
             self._leave_world()
             where = (job.sources, job.config, self.grid.worlds, self.device, self.report)
-            self._world = job.world, make_world(*where, added=job.added)
+            self._world = job.world, TrainingRun(*where, added=job.added)
         return self._world[1]
 
     def _leave_world(self) -> None:

@@ -19,7 +19,7 @@ from polyshot.evaluation.meter import answer
 from polyshot.experiments.grid import GridFolder
 from polyshot.methods.method import Fitted, Method, Settings, find_methods
 from polyshot.tasks import Tasks
-from polyshot.training.world import World
+from polyshot.training.training_run import TrainingRun
 from polyshot.util.files import write_json
 from polyshot.util.progress import Progress
 
@@ -74,7 +74,7 @@ def tune(
     methods = [method for method in methods if method.grid]
     grid = GridFolder(out)
     device = device or torch.device("cpu")
-    world = World(packs, config, grid.worlds, device, report)
+    world = TrainingRun(packs, config, grid.worlds, device, report)
     outcome = _Outcome(grid, world)
     grid.note(command, packs, device)
     wanted = [(method, settings) for method in methods for settings in points(method)]
@@ -122,7 +122,7 @@ def _best(tried: Sequence[tuple[Settings, float]]) -> Settings:
 class _Outcome:
     """The file ``tuned.json``: preset -> method -> chosen settings and all that were tried."""
 
-    def __init__(self, grid: GridFolder, world: World):
+    def __init__(self, grid: GridFolder, world: TrainingRun):
         self.grid, self.world = grid, world
         self.file = grid.path / "tuned.json"
         self._read()  # a damaged file shows before any work

@@ -27,7 +27,7 @@ from polyshot.predict.adapt.head import adapt_heads, head_logits
 from polyshot.tasks import Tasks
 from polyshot.training.episodic import EpisodeBatch, Learner
 from polyshot.training.step import Group
-from polyshot.training.world import World
+from polyshot.training.training_run import TrainingRun
 from polyshot.util.device import seeded
 
 ATTENTION_DROPOUT, OUTPUT_DROPOUT = 0.1, 0.5
@@ -217,17 +217,17 @@ class Feat(Fitted):
         return shape.way * (shape.shot + shape.queries)
 
 
-def _fit(world: World, settings: Settings) -> Feat:
+def _fit(run: TrainingRun, settings: Settings) -> Feat:
     pull = settings["attention_pull"]
 
     def make() -> FeatLearner:
-        base = trainable(world.base())
-        with seeded("feat", world.config.seed):
+        base = trainable(run.base())
+        with seeded("feat", run.config.seed):
             return FeatLearner(base, pull)
 
-    learner, _ = world.learned(f"feat-{pull:g}", make, episodic_plan(world, settings))
+    learner, _ = run.learned(f"feat-{pull:g}", make, episodic_plan(run, settings))
     assert isinstance(learner, FeatLearner)
-    return Feat(learner, world.config.metric, world.config.adaptation)
+    return Feat(learner, run.config.metric, run.config.adaptation)
 
 
 register(

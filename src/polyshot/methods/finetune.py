@@ -16,7 +16,7 @@ from polyshot.models.heads import Metric
 from polyshot.models.resnet import ResNet
 from polyshot.predict.adapt.head import adapt_heads, head_logits
 from polyshot.tasks import Tasks
-from polyshot.training.world import World
+from polyshot.training.training_run import TrainingRun
 
 
 @dataclass(eq=False)
@@ -43,14 +43,14 @@ class FittedHead(Fitted):
         return shape.way * (shape.shot + shape.queries)
 
 
-def _fit(world: World, settings: Settings) -> FittedHead:
+def _fit(run: TrainingRun, settings: Settings) -> FittedHead:
     recipe = AdaptationConfig(
         start="random",
         steps=int(settings["epochs"]),
         learning_rate=settings["learning_rate"],
         pull=settings["weight_decay"],
     )
-    return FittedHead(world.base(), world.config.metric, recipe)
+    return FittedHead(run.base(), run.config.metric, recipe)
 
 
 register(

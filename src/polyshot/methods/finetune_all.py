@@ -20,7 +20,7 @@ from polyshot.models.views import CROPS, VIEWS
 from polyshot.predict.adapt.head import START_SCALE
 from polyshot.predict.own_networks import tasks_at_once
 from polyshot.tasks import Tasks
-from polyshot.training.world import World
+from polyshot.training.training_run import TrainingRun
 
 
 @dataclass(eq=False)
@@ -72,9 +72,9 @@ class FineTunedNetworks(Fitted):
         return 3 * self.steps * shape.way * shape.shot
 
 
-def _fit(world: World, settings: Settings) -> FineTunedNetworks:
+def _fit(run: TrainingRun, settings: Settings) -> FineTunedNetworks:
     steps, rate = int(settings["steps"]), settings["learning_rate"]
-    return FineTunedNetworks(world.base(), steps, rate, bool(settings["turns"]))
+    return FineTunedNetworks(run.base(), steps, rate, bool(settings["turns"]))
 
 
 register(

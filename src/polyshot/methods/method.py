@@ -1,8 +1,8 @@
 """What a method is: trained on sources, then it classifies episodes.
 
 A method is one short file that opens with its paper and ends in one register line. `fit` trains
-what is missing in a world (sources, config, seed) and returns what classifies; all chance in it is
-a function of the world's seed. Nothing is carried from one episode to the next, and no query
+what is missing in a training run (sources, config, seed) and returns what classifies; all chance
+in it is a function of the run's seed. Nothing is carried from one episode to the next, and no query
 influences another.
 """
 
@@ -16,7 +16,7 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, join_names, unknown
 from polyshot.models.modulators import Kind
 from polyshot.tasks import Tasks
-from polyshot.training.world import World
+from polyshot.training.training_run import TrainingRun
 
 Settings = Mapping[str, float]
 BEYOND = ("pa", "tsa")
@@ -60,8 +60,8 @@ class Method:
     paper: str
     about: str
     """One line."""
-    fit: Callable[[World, Settings], Fitted]
-    """Trains what is missing in a world, or reads it."""
+    fit: Callable[[TrainingRun, Settings], Fitted]
+    """Trains what is missing in a run, or reads it."""
     adaptations: tuple[str, ...] = ("none", "head")
     """``none``, and the further adaptation that it knows, if any."""
     slow: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class Method:
     beyond: bool = False
     """Whether the paper does not have it: `reproduce` then runs it only where it is asked for."""
     pool: Kind | None = None
-    """Modulators of the world's pool that it works on: it then takes in a domain that is added to
+    """Modulators of the run's pool that it works on: it then takes in a domain that is added to
     the pool later. None: it has no pool, or cannot grow."""
 
     def adaptations_of_paper(self) -> tuple[str, ...]:

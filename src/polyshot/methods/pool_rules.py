@@ -18,7 +18,7 @@ from polyshot.predict.familiar import familiar
 from polyshot.predict.predict import predict_tasks
 from polyshot.predict.rules import RULES, rule
 from polyshot.tasks import Tasks
-from polyshot.training.world import World
+from polyshot.training.training_run import TrainingRun
 
 STEP = 7 / 3
 """Passes that an update of `tsa` costs an image: forwards 1, with the modulator 10/9; backwards as
@@ -124,9 +124,9 @@ def with_learning(pool: Pool, settings: Settings) -> Pool:
     return replace(pool, adaptation=config)
 
 
-def _fit(kind: Kind, rule_name: str) -> Callable[[World, Settings], PoolWithRule]:
-    def fit(world: World, settings: Settings) -> PoolWithRule:
-        pool = world.pool(kind)
+def _fit(kind: Kind, rule_name: str) -> Callable[[TrainingRun, Settings], PoolWithRule]:
+    def fit(run: TrainingRun, settings: Settings) -> PoolWithRule:
+        pool = run.pool(kind)
         pool = with_learning(pool, settings) if settings else pool
         return PoolWithRule(pool, rule_name)
 

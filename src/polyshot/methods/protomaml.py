@@ -24,7 +24,7 @@ from polyshot.models.task_networks import task_kernels
 from polyshot.predict.own_networks import tasks_at_once
 from polyshot.tasks import Tasks
 from polyshot.training.episodic import EpisodeBatch, Learner
-from polyshot.training.world import World
+from polyshot.training.training_run import TrainingRun
 from polyshot.util.device import bf16_on
 
 VALIDATED, LOOKS = 5, 2
@@ -118,12 +118,12 @@ class ProtoMaml(Fitted):
         return self.steps if adaptation == "none" else self.more_steps
 
 
-def _fit(world: World, settings: Settings) -> ProtoMaml:
+def _fit(run: TrainingRun, settings: Settings) -> ProtoMaml:
     steps, rate = int(settings["steps"]), settings["inner_rate"]
-    plan = episodic_plan(world, settings)
-    learner, _ = world.learned(
+    plan = episodic_plan(run, settings)
+    learner, _ = run.learned(
         f"protomaml-{steps}x{rate:g}",
-        lambda: ProtoMamlLearner(trainable(world.base()), steps, rate),
+        lambda: ProtoMamlLearner(trainable(run.base()), steps, rate),
         replace(plan, validate_every=max(1, plan.steps // LOOKS)),
     )
     assert isinstance(learner, ProtoMamlLearner)

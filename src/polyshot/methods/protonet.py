@@ -1,6 +1,6 @@
 """protonet: Prototypical Networks (Snell et al., 2017), trained by episodes over all sources.
 
-It starts from the world's base, as all trained rivals do, or from random weights if
+It starts from the run's base, as all trained rivals do, or from random weights if
 `from_scratch` is 1. Distances are squared and divided by the root of the embedding's length: with
 512 numbers the softmax would saturate otherwise (research/methods.md, P6).
 """
@@ -18,7 +18,7 @@ from polyshot.models.resnet import ResNet
 from polyshot.predict.readout import fit_classifiers
 from polyshot.tasks import Tasks
 from polyshot.training.episodic import EpisodeBatch, Learner, Plan
-from polyshot.training.world import World
+from polyshot.training.training_run import TrainingRun
 
 
 class ProtoNetLearner(Learner):
@@ -43,20 +43,20 @@ class ProtoNetLearner(Learner):
         return torch.softmax(classifiers.logits(query), 1).mT
 
 
-def _fit(world: World, settings: Settings) -> Prototypes:
+def _fit(run: TrainingRun, settings: Settings) -> Prototypes:
     if settings["from_scratch"]:
-        return prototypes_on(world, from_scratch(world, settings), "from random weights")
-    learner, _ = world.learned(
+        return prototypes_on(run, from_scratch(run, settings), "from random weights")
+    learner, _ = run.learned(
         "protonet",
-        lambda: ProtoNetLearner(trainable(world.base()), world.config.metric),
-        episodic_plan(world, settings),
+        lambda: ProtoNetLearner(trainable(run.base()), run.config.metric),
+        episodic_plan(run, settings),
     )
-    return prototypes_on(world, learner.base, "from the base")
+    return prototypes_on(run, learner.base, "from the base")
 
 
-def episodic_plan(world: World, settings: Settings, pace: float = 1.0) -> Plan:
+def episodic_plan(run: TrainingRun, settings: Settings, pace: float = 1.0) -> Plan:
     """Plan the episodes of a rival: as many updates as a modulator gets, times `pace`."""
-    own = world.config.modulator
+    own = run.config.modulator
     steps = round(pace * own.steps)
     return Plan(
         steps=steps,
@@ -70,12 +70,12 @@ def episodic_plan(world: World, settings: Settings, pace: float = 1.0) -> Plan:
     )
 
 
-def from_scratch(world: World, settings: Settings) -> ResNet:
+def from_scratch(run: TrainingRun, settings: Settings) -> ResNet:
     """Train a network by episodes from random weights; it needs more of them."""
-    learner, _ = world.learned(
+    learner, _ = run.learned(
         "protonet-scratch",
-        lambda: ProtoNetLearner(world.initial(), world.config.metric, moves_statistics=True),
-        episodic_plan(world, settings, pace=2.5),
+        lambda: ProtoNetLearner(run.initial(), run.config.metric, moves_statistics=True),
+        episodic_plan(run, settings, pace=2.5),
     )
     return learner.base
 

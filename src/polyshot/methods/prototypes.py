@@ -18,7 +18,7 @@ from polyshot.models.resnet import ResNet
 from polyshot.pool.pool import Pool
 from polyshot.predict.readout import fit_classifiers
 from polyshot.tasks import Tasks
-from polyshot.training.world import World
+from polyshot.training.training_run import TrainingRun
 
 
 @dataclass(eq=False)
@@ -49,22 +49,22 @@ class Prototypes(Fitted):
         return shape.way * (shape.shot + shape.queries)
 
 
-def prototypes_on(world: World, network: ResNet, note: str = "") -> Prototypes:
-    """Read a network of a world out by prototypes, with the world's metric and its best scale."""
-    config = world.config
-    return Prototypes(network, config.metric, world.scale(network), config.adaptation, note)
+def prototypes_on(run: TrainingRun, network: ResNet, note: str = "") -> Prototypes:
+    """Read a network of a run out by prototypes, with the run's metric and its best scale."""
+    config = run.config
+    return Prototypes(network, config.metric, run.scale(network), config.adaptation, note)
 
 
-def _fit(world: World, settings: Settings) -> PoolWithRule:
+def _fit(run: TrainingRun, settings: Settings) -> PoolWithRule:
     """Take the base as a pool without modulators: it then learns on support sets as pools do."""
-    config, base = world.config, world.base()
+    config, base = run.config, run.base()
     pool = Pool(
         config.model,
         config.size,
         config.modulator.kind,
         config.metric,
         base,
-        scales=[world.scale(base)],
+        scales=[run.scale(base)],
         adaptation=config.adaptation,
         about={"config": to_dict(config)},
         views=config.views,

@@ -1,7 +1,7 @@
 """simple-avg: the paper's Simple-Avg, separate networks that share nothing (Choi et al., 2019).
 
 One network a source, trained as ProtoNet from random weights on that source alone; the networks'
-probabilities are averaged. Worlds that share a source share its network.
+probabilities are averaged. Runs that share a source share its network.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.protonet import from_scratch
 from polyshot.methods.prototypes import Prototypes, prototypes_on
 from polyshot.tasks import Tasks
-from polyshot.training.world import World
+from polyshot.training.training_run import TrainingRun
 
 
 @dataclass(eq=False)
@@ -44,10 +44,10 @@ class Average(Fitted):
         return sum(member.passes(shape, adaptation) for member in self.members)
 
 
-def _fit(world: World, settings: Settings) -> Average:
-    singles = [world.single(source) for source in range(len(world.packs))]
+def _fit(run: TrainingRun, settings: Settings) -> Average:
+    singles = [run.single(source) for source in range(len(run.packs))]
     return Average(
-        [prototypes_on(world, from_scratch(single, settings)) for single in singles], world.sources
+        [prototypes_on(run, from_scratch(single, settings)) for single in singles], run.sources
     )
 
 

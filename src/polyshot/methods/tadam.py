@@ -6,7 +6,7 @@ an auxiliary classifier of the training classes helps at first.
 
 The paper reports that TADAM did not converge on many domains. Here it starts from the base with no
 conditions at all, batch norm keeps its statistics, the learning rate warms up and is lower for the
-base, and each source has an auxiliary head of its own. The metric is the world's (prototypes by
+base, and each source has an auxiliary head of its own. The metric is the run's (prototypes by
 squared distance or by cosine), so that at its start it answers exactly as the base does. Whether
 it then gets any better, its note says.
 """
@@ -35,8 +35,8 @@ from polyshot.predict.readout import fit_classifiers
 from polyshot.tasks import BATCH, Tasks
 from polyshot.training.episodic import EpisodeBatch, Learner
 from polyshot.training.step import Group
+from polyshot.training.training_run import TrainingRun
 from polyshot.training.validation import accuracy
-from polyshot.training.world import World
 from polyshot.util.device import bf16_on, seeded
 
 MOST_HIDDEN = 128
@@ -240,33 +240,33 @@ class Tadam(Fitted):
         return shape.way * (2 * shape.shot + shape.queries)
 
 
-def _fit(world: World, settings: Settings) -> Tadam:
+def _fit(run: TrainingRun, settings: Settings) -> Tadam:
     auxiliary = settings["auxiliary"]
-    classes = [pack.domain.split.train for pack in world.packs]
+    classes = [pack.domain.split.train for pack in run.packs]
 
     def make() -> TadamLearner:
-        base = trainable(world.base())
-        with seeded("tadam", world.config.seed):
-            return TadamLearner(base, world.config.metric, classes, auxiliary)
+        base = trainable(run.base())
+        with seeded("tadam", run.config.seed):
+            return TadamLearner(base, run.config.metric, classes, auxiliary)
 
-    plan = episodic_plan(world, settings)
+    plan = episodic_plan(run, settings)
     plan = replace(plan, warm_up=round(WARM_UP * plan.steps))
-    learner, about = world.learned(f"tadam-{auxiliary:g}", make, plan)
+    learner, about = run.learned(f"tadam-{auxiliary:g}", make, plan)
     assert isinstance(learner, TadamLearner)
-    note = convergence(_before(world), about["validation"])
-    return Tadam(learner, world.config.adaptation, note)
+    note = convergence(_before(run), about["validation"])
+    return Tadam(learner, run.config.adaptation, note)
 
 
 def _validated(tasks: Tasks) -> Tasks:
     return tasks.part(slice(0, math.ceil(VALIDATED * len(tasks))))
 
 
-def _before(world: World) -> float:
+def _before(run: TrainingRun) -> float:
     """Return the base's accuracy on the episodes that TADAM is validated on."""
     values = []
-    for tasks in world.validation:
-        support, query = _validated(tasks).embedded(world.base())
-        classifiers = fit_classifiers(support, None, world.config.metric, 1.0)
+    for tasks in run.validation:
+        support, query = _validated(tasks).embedded(run.base())
+        classifiers = fit_classifiers(support, None, run.config.metric, 1.0)
         values.append(accuracy(classifiers.logits(query).mT))
     return float(torch.stack(values).mean())
 

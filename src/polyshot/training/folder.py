@@ -1,4 +1,7 @@
-"""Entering a run folder: a new one is described, an old one must have the same config and packs."""
+"""The folder of a training: how it is entered, and what the steps left in it.
+
+A new one is described, an old one must have the same config and packs.
+"""
 
 import json
 import platform
@@ -13,10 +16,16 @@ from polyshot import __version__
 from polyshot.config import Config, differences, from_dict, to_dict
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError, join_names
-from polyshot.pool.files import check_domains
+from polyshot.models.modulators import Modulator, fold
+from polyshot.models.resnet import ResNet, load_base
+from polyshot.models.selector import MemberAttention, Selector
+from polyshot.pool.files import STATISTICS_FILE, check_domains, modulator_file
+from polyshot.pool.statistics import SourceTasks, from_tensors
 from polyshot.training import parallel
+from polyshot.training.modulators import read_modulator
 from polyshot.training.validation import source_sampler
-from polyshot.util.files import read_json, write_json
+from polyshot.util.device import on_device
+from polyshot.util.files import read_json, read_weights, write_json
 from polyshot.util.hashing import digest, file_digest
 
 
@@ -126,3 +135,85 @@ def device_name(device: torch.device) -> str:
     """Name a device: ``cuda NVIDIA H200``."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
     return f"{device.type} {name}".strip()
+
+
+class Artifacts:
+    """What the steps of a training left in its folder; a file there is a step that is done."""
+
+    def __init__(self, out: Path, names: Sequence[str], config: Config, device: torch.device):
+        self.out, self.names, self.config, self.device = out, list(names), config, device
+        self.base_file = out / "steps" / "base.safetensors"
+        self.modulator_files = {name: out / "steps" / modulator_file(name) for name in names}
+        self.selector_file = out / "steps" / "selector.safetensors"
+        self.urt_file = out / "steps" / "urt.safetensors"
+        self.scales_file = out / "steps" / "scales.json"
+        self.statistics_file = out / "steps" / STATISTICS_FILE
+
+    def about(self) -> dict[str, Any]:
+        """Return what is known about each step that is done."""
+        files = {"base": self.base_file, "selector": self.selector_file, "urt": self.urt_file}
+        files |= {f"modulator:{name}": file for name, file in self.modulator_files.items()}
+        return {name: read_weights(file)[1] for name, file in files.items() if file.exists()}
+
+    def trained(self) -> list[str]:
+        """List the domains of the modulators, once all of them are there."""
+        there = all(file.exists() for file in self.modulator_files.values())
+        return self.names if there else []
+
+    def base(self) -> ResNet:
+        """Read the base, in evaluation mode."""
+        base = ResNet(self.config.model)
+        load_base(base, read_weights(self.base_file)[0])
+        return on_device(base, self.device).eval().requires_grad_(False)
+
+    def modulator(self, name: str) -> tuple[Modulator, dict[str, Any]]:
+        """Read a modulator and what is known about it, its strength above all."""
+        kind = self.config.modulator.kind
+        return read_modulator(
+            self.modulator_files[name], ResNet(self.config.model), kind, self.device
+        )
+
+    def selector(self) -> Selector | None:
+        """Read the selector, if it is trained."""
+        if not self.selector_file.exists():
+            return None
+        own = self.config.selector
+        selector = Selector(self.config.model.dim, 1 + len(self.names), own.hidden, own.dropout)
+        selector.load_state_dict(read_weights(self.selector_file)[0])
+        return selector
+
+    def urt(self) -> MemberAttention | None:
+        """Read the attention over members, if it is trained."""
+        if not self.urt_file.exists():
+            return None
+        attention = MemberAttention(self.config.model.dim)
+        attention.load_state_dict(read_weights(self.urt_file)[0])
+        return attention
+
+    def statistics(self) -> dict[str, SourceTasks]:
+        """Read what is kept of the selector's tasks, if that step is done."""
+        if not self.statistics_file.exists():
+            return {}
+        tensors, about = read_weights(self.statistics_file)
+        return from_tensors(about["sources"], tensors)
+
+    def networks(self) -> list[ResNet]:
+        """Return the trained members as plain networks; those of strength 0 are the base itself."""
+        base, members = self.base(), []
+        for modulator, about in map(self.modulator, self.trained()):
+            strength = about["strength"]
+            members.append(fold(base, modulator, strength) if strength else base)
+        return [base, *members]
+
+    def checkpoint(self, file: Path) -> Path:
+        """Return where the checkpoint of a step with this result lies."""
+        inside = file.relative_to(self.out / "steps")
+        return (self.out / "checkpoints" / inside).with_suffix(".pt")
+
+    def need(self, file: Path, step: str) -> None:
+        """Refuse to go on without the result of a step."""
+        if not file.exists():
+            raise PolyshotError(
+                f"The run {self.out} has not done the step '{step}' yet: run it first, with "
+                f"--step {step} or --step all."
+            )

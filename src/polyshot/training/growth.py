@@ -19,7 +19,6 @@ from polyshot.data.augment import STRONG
 from polyshot.data.pack import Pack
 from polyshot.data.table import Images
 from polyshot.errors import PolyshotError, join_names
-from polyshot.models.backbone import sites_of
 from polyshot.models.modulators import Modulator, fold
 from polyshot.models.resnet import ResNet
 from polyshot.models.selector import Selector
@@ -27,14 +26,18 @@ from polyshot.pool.files import check_domains
 from polyshot.pool.pool import Pool
 from polyshot.pool.statistics import KEPT, SourceTasks, Statistics, TaskSample, sample
 from polyshot.tasks import Network
-from polyshot.training.about import about_modulator, about_selector
 from polyshot.training.folder import check_sources
 from polyshot.training.metrics import Metrics
-from polyshot.training.modulators import train_modulator
-from polyshot.training.selector import Examples, examples, fit_scale, train_selector
+from polyshot.training.modulators import ensure_modulator, read_modulator
+from polyshot.training.selector import (
+    Examples,
+    about_selector,
+    examples,
+    fit_scale,
+    train_selector,
+)
 from polyshot.training.validation import network_logits, selector_tasks, validation_tasks
 from polyshot.util.device import on_device
-from polyshot.util.files import read_weights, write_weights
 from polyshot.util.progress import Progress
 
 LONGER = 3.75
@@ -227,22 +230,18 @@ class _Growth:
     def _modulator(self) -> tuple[Modulator, dict[str, Any]]:
         """Train the modulator, or read it, if that is done."""
         file = self.work / "modulator.safetensors"
-        if not file.exists():
-            trained, strength, best = train_modulator(
-                self.base,
-                self.train,
-                0,
-                self.validation,
-                self.config,
-                file.with_suffix(".pt"),
-                self.metrics,
-                self.report,
-            )
-            write_weights(file, trained.state_dict(), about_modulator(strength, best))
-        weights, about = read_weights(file)
-        modulator = Modulator(sites_of(self.base), self.old.kind).to(self.device)
-        modulator.load_state_dict(weights)
-        return modulator, about
+        ensure_modulator(
+            file,
+            self.base,
+            self.train,
+            0,
+            self.validation,
+            self.config,
+            file.with_suffix(".pt"),
+            self.metrics,
+            self.report,
+        )
+        return read_modulator(file, self.base, self.old.kind, self.device)
 
     def _scale(self, member: ResNet) -> float:
         """Find the scale of the new member, on validation episodes of the new domain.

@@ -6,9 +6,13 @@ CPU to the same bits. On a GPU nothing is read back but every `LOOK_EVERY` updat
 """
 
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -16,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from polyshot.errors import PolyshotError
-from polyshot.training import interrupt, parallel
+from polyshot.training import parallel
 from polyshot.training.metrics import Metrics
 from polyshot.training.step import Best, Group, Schedule, Step
 from polyshot.util import counter_rng
@@ -24,6 +28,8 @@ from polyshot.util.device import fast, in_one_piece
 from polyshot.util.files import read_checkpoint, write_checkpoint
 from polyshot.util.progress import Progress
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""What is obeyed between updates, never inside one."""
 LOOK_EVERY = 50
 """Updates between two lines of metrics; a GPU is asked for results no more often."""
 MOST_SKIPPED = 20
@@ -45,7 +51,7 @@ def learn(
     device = next(step.module.parameters()).device
     devices = [device] if device.type == "cuda" else []
     try:
-        with torch.random.fork_rng(devices), fast(device), interrupt.postponed() as asked:
+        with torch.random.fork_rng(devices), fast(device), signals_postponed() as asked:
             return _Loop(step, schedule, checkpoint, metrics, seed, device).run(asked, report)
     except torch.OutOfMemoryError:
         option, value = step.memory
@@ -99,7 +105,7 @@ class _Loop:
             if due or stop:
                 self._save()
             if stop:
-                interrupt.stop(asked() or stop)
+                obey(asked() or stop)
             if report and self.writes:
                 try:
                     report(self.step.name, self.number * self.step.images, total)
@@ -109,7 +115,7 @@ class _Loop:
                     self._save()
                     raise
         if not self.together and asked():  # it came during the last validation; all is saved
-            interrupt.stop(asked())
+            obey(asked())
         return self._finish()
 
     def _update(self, asked: Callable[[], int]) -> int:
@@ -256,3 +262,41 @@ def _optimiser(groups: list[Group], schedule: Schedule) -> torch.optim.Optimizer
         # The first update would leave its momentum unset, if it is one that is skipped.
         optimiser.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return optimiser
+
+
+@contextmanager
+def signals_postponed() -> Iterator[Callable[[], int]]:
+    """Hold signals back; yields a function that returns the signal that came, or 0.
+
+    A second signal acts at once, for those who cannot wait. Only the main thread can do this;
+    elsewhere nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: 0
+        return
+    came = 0
+
+    def note(number: int, _: FrameType | None) -> None:
+        nonlocal came
+        came = number
+        restore()
+
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    for number in SIGNALS:
+        signal.signal(number, note)
+    try:
+        yield lambda: came
+    finally:
+        restore()
+
+
+def obey(number: int) -> None:
+    """Do now what the signal asked for."""
+    if number == signal.SIGTERM:
+        raise SystemExit(128 + number)
+    raise KeyboardInterrupt

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,7 @@ from polyshot.data.augment import augment
 from polyshot.data.table import Images, Prefetch
 from polyshot.models.backbone import sites_of
 from polyshot.models.heads import prototype_logits, prototypes
-from polyshot.models.modulators import Modulator, fold, member_parameters
+from polyshot.models.modulators import Kind, Modulator, fold, member_parameters
 from polyshot.models.resnet import ResNet
 from polyshot.models.views import normalise
 from polyshot.tasks import Tasks
@@ -31,6 +32,7 @@ from polyshot.training.step import Best, Group, Schedule
 from polyshot.training.validation import class_accuracies, source_sampler
 from polyshot.util import counter_rng
 from polyshot.util.device import bf16_on, graphed
+from polyshot.util.files import read_weights, write_weights
 from polyshot.util.progress import Progress
 
 RESAMPLINGS = 2000
@@ -230,3 +232,45 @@ def train_modulator(
         gains_resampled={str(s): round(gain, 5) for s, gain in chosen.lower.items()},
     )
     return step.modulator(), chosen, best
+
+
+def about_modulator(strength: Strength, best: Best) -> dict[str, Any]:
+    """Describe a modulator: its strength, what it gains over the base, how it came about."""
+    return {
+        "strength": strength.value,
+        "gain": strength.gains.get(strength.value, 0.0),
+        "validation": best.value,
+        "best": best.number,
+        "skipped": best.skipped,
+    }
+
+
+def ensure_modulator(
+    file: Path,
+    base: ResNet,
+    train: Images,
+    source: int,
+    validation: Tasks,
+    config: Config,
+    checkpoint: Path,
+    metrics: Metrics,
+    report: Progress | None = None,
+) -> None:
+    """Train the modulator of one source into a file, unless the file is there."""
+    if file.exists():
+        return
+    modulator, strength, best = train_modulator(
+        base, train, source, validation, config, checkpoint, metrics, report
+    )
+    write_weights(file, modulator.state_dict(), about_modulator(strength, best))
+    checkpoint.unlink(missing_ok=True)
+
+
+def read_modulator(
+    file: Path, base: ResNet, kind: Kind, device: torch.device
+) -> tuple[Modulator, dict[str, Any]]:
+    """Read a modulator and what is known about it, its strength above all."""
+    weights, about = read_weights(file)
+    modulator = Modulator(sites_of(base), kind).to(device)
+    modulator.load_state_dict(weights)
+    return modulator.requires_grad_(False), about

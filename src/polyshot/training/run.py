@@ -13,21 +13,26 @@ from polyshot.config import Config, to_dict
 from polyshot.data.pack import Pack
 from polyshot.data.table import Images
 from polyshot.errors import PolyshotError, did_you_mean
-from polyshot.pool.files import STATISTICS_FILE
 from polyshot.pool.pool import Pool
-from polyshot.pool.statistics import SourceTasks, from_tensors, to_tensors
+from polyshot.pool.statistics import to_tensors
 from polyshot.tasks import Tasks
 from polyshot.training import parallel
-from polyshot.training.about import about_modulator, about_selector
 from polyshot.training.base import initial_base, train_base
 from polyshot.training.clusters import check_clusters, known_members, write_members
-from polyshot.training.folder import check_sources, enter
+from polyshot.training.folder import Artifacts, check_sources, enter
 from polyshot.training.joint import train_joint
 from polyshot.training.metrics import Metrics
-from polyshot.training.modulators import train_modulator
-from polyshot.training.results import Results
-from polyshot.training.selector import examples, fit_scale, statistics_of, train_selector
-from polyshot.training.urt import fewer_tasks, write_attention
+from polyshot.training.modulators import about_modulator, ensure_modulator
+from polyshot.training.selector import (
+    about_selector,
+    examples,
+    fewer_tasks,
+    fit_scale,
+    sights,
+    statistics_of,
+    train_attention,
+    train_selector,
+)
 from polyshot.training.validation import network_logits, selector_tasks, validation_tasks
 from polyshot.util.files import read_json, read_weights, write_json, write_weights
 from polyshot.util.progress import Progress
@@ -75,15 +80,19 @@ def train(
     with parallel.processes(where):
         enter(out, packs, config, start, where)
         if trained_base is not None and parallel.rank() == 0:
-            base_file = Results(out, [], config, where).base_file
+            base_file = Artifacts(out, [], config, where).base_file
             if not base_file.exists():
                 write_weights(base_file, *read_weights(trained_base))
         parallel.wait()
         run = _Run(packs, config, out, where, progress, start)
         try:
             for name in STEPS if step == "all" else (step,):
-                getattr(run, name)()
-                if name == "selector":
+                if name == "base":
+                    run.base()
+                elif name == "modulators":
+                    run.modulators()
+                else:
+                    run.selector()
                     run.attention()
                 parallel.wait()  # the first process has written what the others read
             if parallel.rank() == 0:
@@ -109,104 +118,126 @@ class _Run:
         self.packs, self.config, self.out, self.device = packs, config, out, device
         self.report, self.start = report, start
         self.names = [pack.domain.name for pack in packs]
-        self.statistics_file = out / "steps" / STATISTICS_FILE
         self._name_members()
         self.metrics = Metrics(out / "metrics.jsonl" if parallel.rank() == 0 else None)
 
     def base(self) -> None:
         """Step 1, by all processes together."""
-        if self.results.base_file.exists():
+        if self.done.base_file.exists():
             return
-        checkpoint = self.results.checkpoint(self.results.base_file)
-        how = (self.config, self.device, checkpoint, self.metrics, self.start, self.report)
+        checkpoint = self.done.checkpoint(self.done.base_file)
         if self.config.joint:
-            base, best, members = train_joint(self.packs, *how)
-            files = self.results.modulator_files.values()
+            base, best, members = train_joint(
+                self.packs,
+                self.config,
+                self.device,
+                checkpoint,
+                self.metrics,
+                self.start,
+                self.report,
+            )
+            files = self.done.modulator_files.values()
             for file, (modulator, strength, reached) in zip(files, members, strict=True):
                 write_weights(file, modulator.state_dict(), about_modulator(strength, reached))
         else:
-            base, best = train_base(self.packs, *how)
+            base, best = train_base(
+                self.packs,
+                self.config,
+                self.device,
+                checkpoint,
+                self.metrics,
+                self.start,
+                self.report,
+            )
         if parallel.rank() == 0:
             about = {"validation": best.value, "best": best.number, "skipped": best.skipped}
-            write_weights(self.results.base_file, base.state_dict(), about)
+            write_weights(self.done.base_file, base.state_dict(), about)
             checkpoint.unlink(missing_ok=True)
 
     def modulators(self) -> None:
         """Step 2, one member after the other."""
-        self.results.need(self.results.base_file, "base")
+        self.done.need(self.done.base_file, "base")
         if parallel.rank() != 0:
             return
         if not self.members:
-            write_members(self.packs, self.results.base(), self.config, self.out, self.device)
+            write_members(self.packs, self.done.base(), self.config, self.out, self.device)
             self._name_members()
         missing = [
-            i for i, file in enumerate(self.results.modulator_files.values()) if not file.exists()
+            i for i, file in enumerate(self.done.modulator_files.values()) if not file.exists()
         ]
         if not missing:
             return
-        base = self.results.base()
+        base = self.done.base()
         train = Images([member.pack for member in self.members], "train", self.device)
         validation = validation_tasks(Images(self.packs, "val", self.device), self.config)
         for i in missing:
-            name, source = self.members[i].name, self.members[i].source
-            file = self.results.modulator_files[name]
-            checkpoint = self.results.checkpoint(file)
-            modulator, strength, best = train_modulator(
+            file = self.done.modulator_files[self.members[i].name]
+            ensure_modulator(
+                file,
                 base,
                 train,
                 i,
-                validation[source],
+                validation[self.members[i].source],
                 self.config,
-                checkpoint,
+                self.done.checkpoint(file),
                 self.metrics,
                 self.report,
             )
-            write_weights(file, modulator.state_dict(), about_modulator(strength, best))
-            checkpoint.unlink(missing_ok=True)
 
     def selector(self) -> None:
         """Step 3, after the scales: ties between members are broken by their likelihoods."""
-        self.results.need(self.results.base_file, "base")
+        self.done.need(self.done.base_file, "base")
         self._name_members()
-        for file in self.results.modulator_files.values():
-            self.results.need(file, "modulators")
-        done = self.results.selector_file.exists() and self.statistics_file.exists()
+        for file in self.done.modulator_files.values():
+            self.done.need(file, "modulators")
+        done = self.done.selector_file.exists() and self.done.statistics_file.exists()
         if done or parallel.rank() != 0:
             return
         config = self.config
-        scales, networks = self._scales(), self.results.networks()
+        scales, networks = self._scales(), self.done.networks()
         tasks, owners = self._selector_tasks(config.selector.tasks)
         learned = examples(tasks, networks, scales, config, "embed training", self.report)
         val = validation_tasks(Images(self.packs, "val", self.device), config)
         checked = examples(val, networks, scales, config, "embed validation", self.report)
         kept = statistics_of(learned, owners, checked, self.names)
-        write_weights(self.statistics_file, to_tensors(kept), {"sources": list(kept)})
-        if self.results.selector_file.exists():  # made by a version that kept no statistics
+        write_weights(self.done.statistics_file, to_tensors(kept), {"sources": list(kept)})
+        if self.done.selector_file.exists():  # made by a version that kept no statistics
             return
-        checkpoint = self.results.checkpoint(self.results.selector_file)
+        checkpoint = self.done.checkpoint(self.done.selector_file)
         selector, best = train_selector(
             learned, checked, config, checkpoint, self.metrics, self.report
         )
         about = about_selector(best, learned, checked)
-        write_weights(self.results.selector_file, selector.state_dict(), about)
+        write_weights(self.done.selector_file, selector.state_dict(), about)
         self.metrics.forget("selector:labels", -1)
         self.metrics.write("selector:labels", config.selector.steps, **about)
         checkpoint.unlink(missing_ok=True)
 
     def attention(self) -> None:
         """Train what the rule `urt` asks, on tasks like the selector's."""
-        if self.results.urt_file.exists() or parallel.rank() != 0:
+        if self.done.urt_file.exists() or parallel.rank() != 0:
             return
         few = fewer_tasks(self.config, 1 + len(self.members))
         tasks, _ = self._selector_tasks(few.selector.tasks)
         val = validation_tasks(Images(self.packs, "val", self.device), few)
-        write_attention(self.results, tasks, val, self._scales(), self.metrics, self.report)
+        networks, scales = self.done.networks(), self._scales()
+        train, checked = (
+            sights(sets, networks, scales, self.config, f"embed {part} for urt", self.report)
+            for sets, part in ((tasks, "training"), (val, "validation"))
+        )
+        checkpoint = self.done.checkpoint(self.done.urt_file)
+        attention, best = train_attention(
+            train, checked, self.config, checkpoint, self.metrics, self.report
+        )
+        about = {"validation": best.value, "best": best.number}
+        write_weights(self.done.urt_file, attention.state_dict(), about)
+        checkpoint.unlink(missing_ok=True)
 
     def pool(self) -> Pool:
         """Put the pool together from the steps that are done; it is saved if it is news."""
-        self.results.need(self.results.base_file, "base")
-        domains = self.results.trained()
-        selector = self.results.selector()
+        self.done.need(self.done.base_file, "base")
+        domains = self.done.trained()
+        selector = self.done.selector()
         folder = self.out / "pool"
         if (folder / "pool.json").exists():
             saved = Pool.load(folder, self.device)
@@ -216,30 +247,30 @@ class _Run:
                     "to get the run's own pool again."
                 )
             alike = saved.members == ("base", *domains)
-            alike &= bool(saved.statistics) == self.statistics_file.exists()
-            alike &= (saved.urt is None) != self.results.urt_file.exists()
+            alike &= bool(saved.statistics) == self.done.statistics_file.exists()
+            alike &= (saved.urt is None) != self.done.urt_file.exists()
             if alike and (saved.selector is None) == (selector is None):
                 return saved
-        modulators = {name: self.results.modulator(name) for name in domains}
+        modulators = {name: self.done.modulator(name) for name in domains}
         pool = Pool(
             config=self.config.model,
             size=self.config.size,
             kind=self.config.modulator.kind,
             metric=self.config.metric,
-            base=self.results.base(),
+            base=self.done.base(),
             modulators={name: modulator for name, (modulator, _) in modulators.items()},
             strengths={name: about["strength"] for name, (_, about) in modulators.items()},
             selector=selector,
             unit_input=self.config.selector.standardise,
             scales=self._scales(),
-            statistics=self._statistics(),
+            statistics=self.done.statistics(),
             adaptation=self.config.adaptation,
             about={
                 "config": to_dict(self.config),
                 "packs": {pack.domain.name: pack.hash for pack in self.packs},
-                "steps": self.results.about(),
+                "steps": self.done.about(),
             },
-            urt=self.results.urt(),
+            urt=self.done.urt(),
             views=self.config.views,
         ).to(self.device)
         pool.save(folder)
@@ -249,7 +280,7 @@ class _Run:
         """Look which members the pool has; with clusters they are known once there is a base."""
         self.members = known_members(self.packs, self.config, self.out)
         names = [member.name for member in self.members] or self.names
-        self.results = Results(self.out, names, self.config, self.device)
+        self.done = Artifacts(self.out, names, self.config, self.device)
 
     def _selector_tasks(self, count: int) -> tuple[list[Tasks], list[str]]:
         """Draw tasks of each member's classes, and where these are a cluster, of the whole source.
@@ -265,27 +296,20 @@ class _Run:
             owners += [pack.domain.name for pack in mixed]
         return tasks, owners
 
-    def _statistics(self) -> dict[str, SourceTasks]:
-        """Read what is kept of the selector's tasks, if that step is done."""
-        if not self.statistics_file.exists():
-            return {}
-        tensors, about = read_weights(self.statistics_file)
-        return from_tensors(about["sources"], tensors)
-
     def _scales(self) -> list[float]:
         """Find each member's scale by the likelihood of validation episodes, all sources alike."""
-        members = ["base", *self.results.trained()]
-        if self.results.scales_file.exists():
-            known = read_json(self.results.scales_file)
+        members = ["base", *self.done.trained()]
+        if self.done.scales_file.exists():
+            known = read_json(self.done.scales_file)
             if known["members"] == members:
                 return [float(scale) for scale in known["scales"]]
         val = Images(self.packs, "val", self.device)
         sets = validation_tasks(val, self.config)
-        networks, metric = self.results.networks(), self.config.metric
+        networks, metric = self.done.networks(), self.config.metric
         found = {
             net: fit_scale([network_logits(tasks, net, metric) for tasks in sets])
             for net in set(networks)
         }
         scales = [found[net] for net in networks]
-        write_json(self.results.scales_file, {"members": members, "scales": scales})
+        write_json(self.done.scales_file, {"members": members, "scales": scales})
         return scales

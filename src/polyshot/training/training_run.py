@@ -1,11 +1,14 @@
-"""A world: sources, config and seed, and everything that is trained from them, each thing once.
+"""A training run: sources, config and seed, and everything that is trained from them, each once.
 
-Methods of one world share its base; worlds of one folder share the networks of single sources.
-Several processes may work on one world: whoever trains something holds its lock, the others wait
-and then read it.
+Methods of one run share its base; runs of one folder share the networks of single sources. Several
+processes may work on one run: whoever trains something holds its lock, the others wait and then
+read it. A pool may grow by one more domain (`added`), when everything else was trained: what was
+trained before stays where it is, only the addition lies beside it, as
+``added-<domain>-<mark>-<kind of modulators>``.
 """
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -25,58 +28,80 @@ from polyshot.tasks import Tasks
 from polyshot.training.base import initial_base
 from polyshot.training.clusters import check_clusters
 from polyshot.training.episodic import Learner, Plan, train_learner
-from polyshot.training.folder import check_sources, identity
+from polyshot.training.folder import Artifacts, check_sources, device_name, identity
 from polyshot.training.metrics import Metrics
-from polyshot.training.results import Results
 from polyshot.training.run import train
 from polyshot.training.selector import fit_scale
 from polyshot.training.validation import network_logits, validation_tasks
 from polyshot.util import counter_rng
 from polyshot.util.device import on_device
-from polyshot.util.files import read_weights, write_json, write_weights
+from polyshot.util.files import read_json, read_weights, write_json, write_weights
 from polyshot.util.hashing import digest
 from polyshot.util.locks import locked
 from polyshot.util.progress import Progress
 
 
+@dataclass(frozen=True)
+class Addition:
+    """What it took to add a domain to a pool."""
+
+    seconds: float | None
+    """Of the whole addition, selector included; None where it was interrupted."""
+    device: str
+
+
 @dataclass(eq=False)
-class World:
+class TrainingRun:
     """What methods are trained on, and where."""
 
     packs: Sequence[Pack]
     """The sources."""
     config: Config
     folder: Path
-    """Of all worlds; this one is in a folder of its own inside."""
+    """Of all runs; this one is in a folder of its own inside."""
     device: torch.device
     report: Progress | None = None
+    added: Pack | None = None
+    """A domain that was added to the pools later; base and old members stay as they are."""
 
     def __post_init__(self) -> None:
-        check_sources(self.packs, self.config)
+        check_sources([*self.packs, *([self.added] if self.added else [])], self.config)
         check_clusters(self.packs, self.config)
+        self._pools: dict[Kind, Pool] = {}
+        self._images: dict[str, Images] = {}
+
+    @cached_property
+    def before(self) -> "TrainingRun":
+        """The run without the domain that was added."""
+        return replace(self, added=None) if self.added else self
 
     @property
     def sources(self) -> list[str]:
-        """Names of the sources, in the order of the members."""
-        return [pack.domain.name for pack in self.packs]
+        """Names of the sources in the order of the members, an added one last."""
+        packs = [*self.packs, *([self.added] if self.added else [])]
+        return [pack.domain.name for pack in packs]
 
     @cached_property
     def key(self) -> str:
         """Hash of all that decides what is trained."""
+        if self.added:
+            return _mark([self.before.key, identity(self.added)], 10)
         packs = [identity(pack) for pack in self.packs]
-        return digest(json.dumps([with_old_names(to_dict(self.config)), packs], sort_keys=True))[
-            :10
-        ]
+        return _mark([with_old_names(to_dict(self.config)), packs], 10)
 
     @property
     def name(self) -> str:
-        """Name of the world's own folder; nothing is written."""
+        """Name of the run's own folder, and of its results; nothing is written."""
+        if self.added:
+            return f"{self.before.name}-{self._addition}"
         count = f"{len(self.packs)}-sources" if len(self.packs) > 1 else self.sources[0]
         return f"{self.config.preset}-{count}-seed{self.config.seed}-{self.key}"
 
     @cached_property
     def out(self) -> Path:
-        """The world's own folder; it is described the first time it is asked for."""
+        """The run's own folder; it is described the first time it is asked for."""
+        if self.added:
+            return self.before.out
         out = self.folder / self.name
         with locked(out / "locks" / "world.lock"):  # two processes would rename one file
             if not (out / "world.json").exists():
@@ -86,24 +111,28 @@ class World:
 
     def base(self) -> ResNet:
         """Return the base, in evaluation mode; always the same object."""
-        return self._base
+        return self.before._base
 
     def pool(self, kind: Kind) -> Pool:
         """Return the pool with this kind of modulators; the base is not trained again."""
         if kind not in self._pools:
-            self.base()
-            config = replace(self.config, modulator=replace(self.config.modulator, kind=kind))
-            with self._lock(f"pool-{kind}"):
-                pool = self._train(config, self.out / f"pool-{kind}", "all")
-                # One object, so that what it makes of images is made once for all methods.
-                self._pools[kind] = replace(pool, base=self.base())
+            pool = self._grown(kind) if self.added else self._trained(kind)
+            # One object, so that what it makes of images is made once for all methods.
+            self._pools[kind] = replace(pool, base=self.base())
         return self._pools[kind]
 
-    def single(self, source: int) -> "World":
-        """Return the world of one source alone, for networks trained by episodes from scratch.
+    def addition(self, kind: Kind) -> Addition | None:
+        """Tell what adding a domain took, which is done if it was not yet; None without one."""
+        if not self.added:
+            return None
+        self.pool(kind)
+        return Addition(**read_json(self._addition_folder(kind) / "addition.json"))
 
-        Its config holds nothing that these do not depend on, so that worlds of several presets
-        share it.
+    def single(self, source: int) -> "TrainingRun":
+        """Return the run of one source alone, for networks trained by episodes from scratch.
+
+        Its config holds nothing that these do not depend on, so that runs of several presets share
+        it.
         """
         plain, own = Config(), self.config
         episodes = replace(
@@ -124,7 +153,7 @@ class World:
             shape=own.shape,
             validation_episodes=own.validation_episodes,
         )
-        return World([self.packs[source]], config, self.folder, self.device, self.report)
+        return TrainingRun([self.packs[source]], config, self.folder, self.device, self.report)
 
     def initial(self) -> ResNet:
         """Return an untrained network."""
@@ -135,10 +164,9 @@ class World:
     ) -> tuple[Learner, dict[str, Any]]:
         """Train a learner, or read it: the learner in evaluation mode, and what is known of it.
 
-        `name` must tell apart learners of one world whose `make` differs; plans are told apart
-        here.
+        `name` must tell apart learners of one run whose `make` differs; plans are told apart here.
         """
-        mark = digest(json.dumps(asdict(plan), sort_keys=True))[:6]
+        mark = _mark(asdict(plan), 6)
         file = self.out / "rivals" / f"{name}-{mark}.safetensors"
         with self._lock(f"{name}-{mark}"):
             learner = make()
@@ -188,30 +216,64 @@ class World:
         return self._images[part]
 
     @cached_property
-    def _images(self) -> dict[str, Images]:
-        return {}
-
-    @cached_property
-    def _pools(self) -> dict[Kind, Pool]:
-        return {}
-
-    @cached_property
     def _base(self) -> ResNet:
         kind = self.config.modulator.kind
         with self._lock(f"pool-{kind}"):
-            out = self.out / f"pool-{kind}"
-            self._train(self.config, out, "base")
-            return Results(out, self.sources, self.config, self.device).base()
+            self._train(self.config, "base")
+            return self._artifacts().base()
 
-    def _train(self, config: Config, out: Path, step: str) -> Pool:
-        kind = self.config.modulator.kind
-        own = self.out / f"pool-{kind}"
-        base = None
-        if out != own:
-            base = Results(own, self.sources, self.config, self.device).base_file
+    def _artifacts(self) -> Artifacts:
+        """Return what was trained with the config's own kind of modulators, the base above all."""
+        out = self.out / f"pool-{self.config.modulator.kind}"
+        return Artifacts(out, self.sources, self.config, self.device)
+
+    def _trained(self, kind: Kind) -> Pool:
+        self.base()
+        config = replace(self.config, modulator=replace(self.config.modulator, kind=kind))
+        with self._lock(f"pool-{kind}"):
+            return self._train(config, "all")
+
+    def _train(self, config: Config, step: str) -> Pool:
+        kind = config.modulator.kind
+        own = kind == self.config.modulator.kind
         return train(
-            self.packs, config, out, step, self.device, progress=self.report, trained_base=base
+            self.packs,
+            config,
+            self.out / f"pool-{kind}",
+            step,
+            self.device,
+            progress=self.report,
+            trained_base=None if own else self._artifacts().base_file,
         )
+
+    def _grown(self, kind: Kind) -> Pool:
+        old, folder = self.before.pool(kind), self._addition_folder(kind)
+        with self._lock(folder.name):
+            if not (folder / "pool" / "pool.json").exists():
+                self._add(old, folder)
+        return Pool.load(folder / "pool", self.device)
+
+    def _add(self, old: Pool, folder: Path) -> None:
+        assert self.added is not None
+        interrupted = folder.exists()
+        start = time.perf_counter()
+        grown = old.add_domain(self.added, work=folder, report=self.report)
+        seconds = None if interrupted else round(time.perf_counter() - start, 2)
+        about = folder / "addition.json"
+        if not about.exists():  # there is one where only the pool was not written any more
+            write_json(about, {"seconds": seconds, "device": device_name(self.device)})
+        grown.save(folder / "pool")  # last: with it, the addition is done
+        for checkpoint in folder.glob("*.pt"):
+            checkpoint.unlink()
+
+    @property
+    def _addition(self) -> str:
+        assert self.added is not None
+        # A domain of the same name with other images or classes is another one.
+        return f"added-{self.added.domain.name}-{_mark(identity(self.added), 6)}"
+
+    def _addition_folder(self, kind: Kind) -> Path:
+        return self.out / f"{self._addition}-{kind}"
 
     @contextmanager
     def _lock(self, name: str) -> Iterator[None]:
@@ -222,4 +284,8 @@ class World:
 
 def settings_mark(settings: Mapping[str, float]) -> str:
     """Hash a method's settings, for the names of files."""
-    return digest(json.dumps(dict(settings), sort_keys=True))[:6]
+    return _mark(dict(settings), 6)
+
+
+def _mark(plain: object, letters: int) -> str:
+    return digest(json.dumps(plain, sort_keys=True))[:letters]
