@@ -19,11 +19,11 @@ import torch
 from peers import make_easyfsl_importable
 from PIL import Image, ImageOps
 
-from polyshot.data.domain import Domain
 from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.importer import ImportOptions, import_source
+from polyshot.data.pack import Domain
 from polyshot.data.splits import ClassSplit
-from polyshot.data.workers import cores
+from polyshot.util.device import cores
 
 make_easyfsl_importable()
 from easyfsl.datasets import FewShotDataset  # noqa: E402

@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from polyshot.config import AdaptationConfig
-from polyshot.data.domain import Domain
 from polyshot.data.episodes import EpisodeSampler
-from polyshot.data.pack import PackWriter
+from polyshot.data.pack import Domain, PackWriter
 from polyshot.data.splits import ClassSplit
 from polyshot.evaluation.evaluate import predictions, prepare
 from polyshot.models.modulators import Modulator, fold

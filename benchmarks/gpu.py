@@ -21,8 +21,7 @@ from polyshot.models.normalise import normalise
 
 from polyshot.config import Config, preset
 from polyshot.data.augment import augment
-from polyshot.data.domain import Domain
-from polyshot.data.pack import Pack, PackWriter
+from polyshot.data.pack import Domain, Pack, PackWriter
 from polyshot.methods.inner_loop import learn_networks
 from polyshot.models.resnet import ResNet
 from polyshot.training.run import train

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from polyshot.data.domain import Domain
+from polyshot.data.pack import Domain
 from polyshot.data.splits import ClassSplit
 
 # A shell starts its background jobs deaf to Ctrl-C, and their children inherit that: tests of

@@ -14,9 +14,9 @@ import torch
 import typer
 
 from polyshot.cli import app
-from polyshot.data import readers
+from polyshot.data import importer
 from polyshot.data.importer import ImportOptions, import_source
-from polyshot.data.toy.example import draw_example
+from polyshot.data.toy.packs import draw_example
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import METHODS, find_methods
 from polyshot.pool.default import VARIABLE
@@ -95,7 +95,7 @@ def extension(number: int, name: str) -> ModuleType:
 
 
 def test_the_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "READERS", (extension(0, "table"), *readers.READERS))
+    monkeypatch.setattr(importer, "READERS", (extension(0, "table"), *importer.READERS))
     example = draw_example(tmp_path / "example", classes=3, shot=1, queries=4)
     (done,) = import_source(example.answers, tmp_path / "packs", ImportOptions(size=16, workers=1))
     assert done.pack.domain.name == "answers"

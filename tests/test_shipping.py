@@ -19,8 +19,7 @@ from safetensors.torch import load_file
 from polyshot.classifier.classifier import label_files
 from polyshot.config import override, preset, to_dict
 from polyshot.data.pack import Pack
-from polyshot.data.toy.example import SIDES, draw_example
-from polyshot.data.toy.packs import draw_packs
+from polyshot.data.toy.packs import SIDES, draw_example, draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result, append_results
 from polyshot.experiments.card import card

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from polyshot.data.augment import STRONG, WEAK, augment
-from polyshot.data.domain import Domain
 from polyshot.data.episodes import EpisodeSampler
+from polyshot.data.pack import Domain
 from polyshot.data.shapes import EpisodeShape, VariableShape
 from polyshot.data.splits import ClassSplit
 

@@ -12,10 +12,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from polyshot.classifier.classifier import FewShotClassifier as FewShotClassifier
-    from polyshot.data.domain import Domain as Domain
     from polyshot.data.episodes import Episodes as Episodes
     from polyshot.data.episodes import EpisodeSampler as EpisodeSampler
     from polyshot.data.importer import import_source as import_source
+    from polyshot.data.pack import Domain as Domain
     from polyshot.data.pack import Pack as Pack
     from polyshot.data.shapes import EpisodeShape as EpisodeShape
     from polyshot.data.shapes import VariableShape as VariableShape
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from polyshot.training.run import train as train
 
 _HOMES = {
-    "Domain": "polyshot.data.domain",
+    "Domain": "polyshot.data.pack",
     "EpisodeSampler": "polyshot.data.episodes",
     "EpisodeShape": "polyshot.data.shapes",
     "Episodes": "polyshot.data.episodes",

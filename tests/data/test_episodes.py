@@ -6,9 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyshot.data.draws import allows, most_shots
 from polyshot.data.episodes import Episodes, EpisodeSampler
-from polyshot.data.shapes import EpisodeShape, VariableShape
+from polyshot.data.shapes import EpisodeShape, VariableShape, allows, most_shots
 from polyshot.errors import PolyshotError
 from tests.conftest import make_domain
 

@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -15,6 +16,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -228,6 +230,44 @@ def test_broken_parquet_files_are_refused(tmp_path: Path) -> None:
     rows = [(png(0), 0), (None, 0), (b"", 1)]
     message = refusal(write_parquet(tmp_path / "x.parquet", rows, ["a", "b"]), tmp_path / "packs")
     assert "2 of 3 files cannot be read" in message and "no embedded bytes" in message
+
+
+@pytest.mark.parametrize("names", [None, ["a", "b"]])
+@pytest.mark.parametrize("labels", [[[0], [1]], [{"a": 0}, {"a": 1}]])
+def test_parquet_labels_that_are_lists_are_refused(
+    tmp_path: Path, labels: list[Any], names: list[str] | None
+) -> None:
+    rows = [(png(i), label) for i, label in enumerate(labels)]
+    file = write_parquet(tmp_path / "p.parquet", rows, names)
+    assert "labels that are no single names or numbers" in refusal(file, tmp_path / "packs")
+
+
+def test_parquet_labels_that_are_text_beside_names_are_refused(tmp_path: Path) -> None:
+    file = write_parquet(tmp_path / "p.parquet", [(png(0), "a"), (png(1), "b")], ["a", "b"])  # type: ignore[list-item]
+    assert "labels that are no single names or numbers" in refusal(file, tmp_path / "packs")
+
+
+def test_parquet_images_that_are_text_are_refused(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    file = tmp_path / "p.parquet"
+    parquet.write_table(pyarrow.table({"image": ["a.png", "b.png"], "label": [0, 1]}), file)
+    message = refusal(file, tmp_path / "packs")
+    assert "2 of 2 files cannot be read" in message and "no embedded bytes" in message
+
+
+def test_pipes_and_sockets_are_named_and_never_waited_for(
+    image_folder: MakeFolder, tmp_path: Path
+) -> None:
+    root = image_folder(cat=3, dog=3)
+    os.mkfifo(root / "cat" / "pipe.png")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(root / "dog" / "s.png"))
+    (root / "dog" / "null.png").symlink_to("/dev/null")
+    message = refusal(root, tmp_path / "packs")
+    assert "3 of 9 files cannot be read" in message and "cat/pipe.png (a folder, pipe" in message
+    assert len(bring(root, tmp_path / "packs", skip_bad=True).images) == 6
 
 
 def test_a_missing_parquet_extra_is_one_line(

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from polyshot.data.decode import decode
-from polyshot.data.loading import load_images, read_queries, read_support
+from polyshot.data.images import decode, load_images
+from polyshot.data.readers.examples import read_queries, read_support
 from polyshot.errors import PolyshotError
 from tests.conftest import picture
 

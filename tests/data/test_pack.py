@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyshot.data.domain import Domain
 from polyshot.data.importer import ImportOptions, import_source
-from polyshot.data.pack import Pack, PackWriter, find_packs, open_packs
+from polyshot.data.pack import Domain, Pack, PackWriter, find_packs, open_packs
 from polyshot.data.splits import ClassSplit
 from polyshot.errors import PolyshotError
 from tests.conftest import make_domain

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from polyshot.data.domain import Domain
-from polyshot.data.pack import Pack, PackWriter
+from polyshot.data.pack import Domain, Pack, PackWriter
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.splits import ClassSplit
 from polyshot.errors import PolyshotError

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from polyshot.classifier import FewShotClassifier
 from polyshot.config import AdaptationConfig, BaseConfig, Config, ModulatorConfig, SelectorConfig
-from polyshot.data.domain import Domain
+from polyshot.data.pack import Domain
 from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack, PackWriter
 from polyshot.data.shapes import EpisodeShape

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from polyshot.data.domain import Domain
-from polyshot.data.pack import Pack, PackWriter
+from polyshot.data.pack import Domain, Pack, PackWriter
 from polyshot.errors import PolyshotError
 from polyshot.pool import Pool
 from polyshot.util.checks import BadValueError, Name, Range, build, check_fields

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyshot.data.draws import draw_distinct
+from polyshot.data.episodes import draw_distinct
 from polyshot.util import counter_rng
 
 

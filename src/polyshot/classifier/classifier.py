@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyshot.classifier.estimate import Estimate, Label, left_out_probabilities, wilson
-from polyshot.data.loading import Images, as_list, load_images
+from polyshot.data.images import Images, as_list, load_images
 from polyshot.errors import PolyshotError, join_names
 from polyshot.pool.pool import Pool
 from polyshot.predict.none_of_these import (

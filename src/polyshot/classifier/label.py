@@ -8,7 +8,7 @@ from pathlib import Path
 
 from polyshot.classifier.classifier import AUTO, FewShotClassifier
 from polyshot.classifier.estimate import Estimate
-from polyshot.data import loading
+from polyshot.data.readers.examples import read_queries, read_support
 from polyshot.pool.pool import Pool
 from polyshot.predict.none_of_these import NONE, Threshold
 from polyshot.util.files import write_text
@@ -91,8 +91,8 @@ def label_files(
         report: told how many images were read, and how `tsa` comes along.
         none_rate: share of false alarms at which files may be `none of these`.
     """
-    paths = loading.read_queries(queries)  # a wrong name shows before any work
-    examples, labels = loading.read_support(support)
+    paths = read_queries(queries)  # a wrong name shows before any work
+    examples, labels = read_support(support)
 
     def of_examples(what: str, done: int, total: int) -> None:
         if report:  # a bar of their own: the queries are images, too

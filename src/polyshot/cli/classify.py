@@ -107,7 +107,7 @@ def example(
     Example: polyshot example example/ && polyshot classify --support example/support --query
     example/query
     """
-    from polyshot.data.toy.example import draw_example
+    from polyshot.data.toy.packs import draw_example
 
     made = draw_example(out, domain, classes, shot, queries, seed)
     typer.echo(

@@ -107,7 +107,7 @@ def _is_installed(name: str) -> bool:
 def _hardware() -> list[Check]:
     import torch
 
-    from polyshot.data.workers import cores
+    from polyshot.util.device import cores
 
     checks = [Check("cores", "ok", str(cores())), _memory(), _disk()]
     devices = ["cpu"]

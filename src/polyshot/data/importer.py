@@ -1,26 +1,49 @@
 """Import: listings become packs, decoded on all cores, written by one process."""
 
+import multiprocessing
+import os
 import shutil
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import signal
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyshot.data.decode import BadImage, decode
-from polyshot.data.domain import Domain
-from polyshot.data.pack import Pack, PackWriter
-from polyshot.data.readers import Item, Listing, ReadOptions, open_source
+from polyshot.data.images import BadImage, decode
+from polyshot.data.pack import Domain, Pack, PackWriter
+from polyshot.data.readers import (
+    Item,
+    Listing,
+    Reader,
+    ReadOptions,
+    archive,
+    decathlon,
+    folder,
+    parquet,
+)
 from polyshot.data.splits import read_split_file, split_classes
-from polyshot.data.workers import map_in_order
 from polyshot.errors import PolyshotError, did_you_mean, join_names
+from polyshot.util.device import cores
 from polyshot.util.files import no_room
 from polyshot.util.progress import Progress
 
 CHUNK = 32
 """Images a worker decodes before it reports: progress stays lively, messages stay few."""
+
+READERS: tuple[Reader, ...] = (decathlon, parquet, archive, folder)
+"""In order of precedence: a plain folder is what is left."""
+
+Result = TypeVar("Result")
 
 Decoded = tuple[NDArray[np.uint8], dict[int, BadImage]]
 
@@ -212,3 +235,82 @@ def _complaint(name: str, bad: Sequence[BadImage], total: int) -> str:
         f"{name}: {len(bad):,} of {total:,} files cannot be read ({counts}): {examples}. "
         "Repair or remove them, or pass --skip-bad to go on without them."
     )
+
+
+def open_source(path: Path, options: ReadOptions) -> AbstractContextManager[list[Listing]]:
+    """Find the reader for a path and list its domains."""
+    if not path.exists():
+        raise PolyshotError(f"There is no file or folder {path}.")
+    for reader in READERS:
+        if reader.accepts(path):
+            return reader.listings(path, options)
+    raise PolyshotError(
+        f"{path} is in no format Polyshot reads: give a folder with a folder for each class, a zip "
+        "or tar file of one, Parquet files, or the Visual Decathlon's root."
+    )
+
+
+def map_in_order(
+    function: Callable[..., Result],
+    chunks: Sequence[tuple[object, ...]],
+    workers: int | None = None,
+) -> Iterator[Result]:
+    """Call ``function(*chunk)`` for each chunk in worker processes; yield the results in order."""
+    workers = workers or cores()
+    if workers == 1 or len(chunks) <= 2:  # processes would take longer to start than to work
+        for chunk in chunks:
+            yield function(*chunk)
+        return
+    # On Linux fork starts at once and asks no __main__ guard of a user's script; the children only
+    # run Pillow and numpy. Elsewhere fork is unsafe.
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    pool = ProcessPoolExecutor(
+        workers, mp_context=context, initializer=_serve, initargs=(os.getpid(),)
+    )
+    waiting: deque[Future[Result]] = deque()
+    try:
+        with _undisturbed():  # the first task starts all workers
+            waiting.append(pool.submit(function, *chunks[0]))
+        for chunk in chunks[1:]:
+            waiting.append(pool.submit(function, *chunk))
+            if len(waiting) > 4 * workers:  # bounds the memory, keeps every worker busy
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise PolyshotError(
+            "A worker process was killed, most likely for want of memory: try --workers 1."
+        ) from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold Ctrl-C back until afterwards: Python loses one that arrives in the middle of a fork."""
+    if threading.current_thread() is not threading.main_thread():  # it does not get signals
+        yield
+        return
+    arrived: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: arrived.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if arrived:
+        signal.raise_signal(signal.SIGINT)
+
+
+def _serve(parent: int) -> None:
+    """Leave Ctrl-C, which goes to the whole process group, to the parent; end where it was killed.
+
+    A worker that outlived it would keep the locks that the parent held when it was forked.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,13 +1,13 @@
 """A pack: one domain decoded once, as a memory-mapped uint8 array with its labels.
 
 On disk it is a folder: ``images.npy`` (uint8 ``[n, 3, size, size]``), ``labels.npy``, optional
-``groups.npy`` and ``domain.json``. It is written under a temporary name and renamed, so a
-half-written pack never exists.
+``groups.npy`` and ``domain.json``.
 """
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Literal, Self
@@ -16,8 +16,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from polyshot.data.domain import Domain
-from polyshot.data.splits import ClassSplit
+from polyshot.data.splits import ClassSplit, split_classes
 from polyshot.errors import PolyshotError, unknown
 from polyshot.util.checks import Count, Name, Range, Sha256, read_description
 from polyshot.util.files import new_folder, write_array, write_json
@@ -25,6 +24,50 @@ from polyshot.util.hashing import digest, file_digest
 
 FORMAT = 1
 """Version of the layout. A reader refuses a newer one and knows how to read every older one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """Labels, groups and the class split of one domain; the pixels live in its pack."""
+
+    name: str
+    class_names: tuple[str, ...]
+    labels: NDArray[np.int64]
+    """``[n]`` class id of each image."""
+    groups: NDArray[np.int64] | None = None
+    """``[n]`` or None. Images of one group are near-duplicates (frames of one film, shots of one
+    object); support and query must not share one. A group lies within one class."""
+    mirror: bool = True
+    """Whether a mirrored image still shows its class (not so for letters and traffic signs)."""
+    split: ClassSplit = field(default=ClassSplit((), (), (), rule=""))
+
+    def __post_init__(self) -> None:
+        if not self.split.rule:
+            object.__setattr__(self, "split", split_classes(self.class_names))
+
+    def with_split(self, split: ClassSplit) -> "Domain":
+        """Return the same domain under another class split."""
+        return replace(self, split=split)
+
+    @cached_property
+    def class_sizes(self) -> NDArray[np.int64]:
+        """``[classes]`` number of images of each class."""
+        return np.bincount(self.labels, minlength=len(self.class_names)).astype(np.int64)
+
+    @cached_property
+    def group_count(self) -> int:
+        """Number of different groups; 0 where the domain has none."""
+        return 0 if self.groups is None else len(np.unique(self.groups))
+
+    @cached_property
+    def layout_hash(self) -> str:
+        """Hash of class names, labels and groups.
+
+        Episodes are keyed by it. It leaves pixels out on purpose: the same images packed at another
+        size, or decoded by another version of a JPEG library, give the same episodes.
+        """
+        groups = b"" if self.groups is None else self.groups.astype("<i8").tobytes()
+        return digest(*self.class_names, self.labels.astype("<i8").tobytes(), groups)
 
 
 @dataclass(frozen=True)

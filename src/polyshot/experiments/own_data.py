@@ -10,11 +10,9 @@ from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 
-from polyshot.data.capacity import Capacity
-from polyshot.data.domain import Domain
 from polyshot.data.importer import Imported, ImportOptions, import_source
-from polyshot.data.pack import Pack, open_packs
-from polyshot.data.shapes import EpisodeShape
+from polyshot.data.pack import Domain, Pack, open_packs
+from polyshot.data.shapes import Capacity, EpisodeShape
 from polyshot.data.splits import ClassSplit
 from polyshot.errors import PolyshotError, join_names
 from polyshot.util.progress import Progress

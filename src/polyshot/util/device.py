@@ -35,6 +35,13 @@ def best_device(wanted: str | None = None) -> torch.device:
     return device
 
 
+def cores() -> int:
+    """How many cores this process may use: fewer than the machine has, inside a container."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Compute on one CPU thread: many small operations wait for a second one longer than they gain.

@@ -1,18 +1,82 @@
-"""Readers turn what users have into listings; the format is detected from the path.
+"""Readers turn what users have into listings: each domain as a list of images to fetch.
 
 A new format is one module with ``accepts(path)`` and ``listings(path, options)``, and one entry in
-``READERS``.
+``READERS`` of ``data/importer.py``.
 """
 
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from polyshot.data.readers import archive, decathlon, folder, parquet
-from polyshot.data.readers.base import Item, Listing, ReadOptions
-from polyshot.errors import PolyshotError
+from polyshot.data.images import BadImage, read_file
+from polyshot.errors import PolyshotError, join_names
 
-__all__ = ["Item", "Listing", "ReadOptions", "open_source"]
+
+class Item(Protocol):
+    """One encoded image. Small and picklable: it travels to a worker process, its bytes do not."""
+
+    @property
+    def where(self) -> str:
+        """The name a user knows the image by."""
+
+    def read(self) -> bytes | BadImage:
+        """Fetch the encoded bytes."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """One domain as a reader found it, nothing decoded yet."""
+
+    name: str
+    class_names: tuple[str, ...]
+    items: Sequence[Item]
+    labels: Sequence[int]
+    """One class id an item."""
+    groups: Sequence[Hashable] | None = None
+    """One group an item, of any hashable type, or None."""
+    mirror: bool = True
+    """Whether a mirrored image still shows its class."""
+    split_sizes: tuple[int, int, int] | None = None
+    """Published numbers of train, val and test classes, where they differ from the rule's."""
+    empty_classes: tuple[str, ...] = ()
+    """Class folders without a file in them, which are mistakes more often than not."""
+    reader: str = ""
+    origin: str = ""
+    """File or folder name (not its path, which would differ between machines)."""
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a user can tell a reader."""
+
+    name: str | None = None
+    """Name of the domain; taken from the path where it is None."""
+    label_column: str | None = None
+    """Parquet: the column with the labels, where several qualify."""
+    group_pattern: str | None = None
+    """Folders and archives: a regular expression; what its first parenthesis matches in an image's
+    path is the image's group."""
+    keep_case: bool = False
+    """Treat class names that differ only in case as different."""
+
+
+@dataclass(frozen=True)
+class FileItem:
+    """An image file, or a stretch of a larger file (an uncompressed tar)."""
+
+    path: Path
+    where: str
+    offset: int = 0
+    length: int | None = None
+
+    def read(self) -> bytes | BadImage:
+        """Read the file, or its stretch."""
+        return read_file(self.path, self.offset, self.length)
 
 
 class Reader(Protocol):
@@ -25,18 +89,21 @@ class Reader(Protocol):
         """List the domains found; what they need (an open archive) lives as long as the context."""
 
 
-READERS: tuple[Reader, ...] = (decathlon, parquet, archive, folder)
-"""In order of precedence: a plain folder is what is left."""
+def normalised(name: str) -> str:
+    """Fold what people do not mean when they name a folder: case, blanks, forms of accents."""
+    return re.sub(r"[\s_]+", " ", unicodedata.normalize("NFKC", name)).strip().casefold()
 
 
-def open_source(path: Path, options: ReadOptions) -> AbstractContextManager[list[Listing]]:
-    """Find the reader for a path and list its domains."""
-    if not path.exists():
-        raise PolyshotError(f"There is no file or folder {path}.")
-    for reader in READERS:
-        if reader.accepts(path):
-            return reader.listings(path, options)
-    raise PolyshotError(
-        f"{path} is in no format Polyshot reads: give a folder with a folder for each class, a zip "
-        "or tar file of one, Parquet files, or the Visual Decathlon's root."
-    )
+def check_class_names(names: Sequence[str], where: str, keep_case: bool = False) -> None:
+    """Refuse names that are empty or that a person would read as the same class."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        key = re.sub(r"[\s_]+", " ", name).strip() if keep_case else normalised(name)
+        if not key:
+            raise PolyshotError(f"{where} has a class without a name.")
+        alike[key].append(f"'{name}'")
+    if doubles := [" and ".join(same) for same in alike.values() if len(same) > 1]:
+        raise PolyshotError(
+            f"{where} has class names that mean the same: {join_names(doubles)}. "
+            "Merge or rename them, or pass --keep-case if upper and lower case differ on purpose."
+        )

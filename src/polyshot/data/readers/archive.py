@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from polyshot.data.decode import MAX_BYTES, BadImage
-from polyshot.data.readers.base import FileItem, Listing, ReadOptions
-from polyshot.data.readers.layout import arrange
+from polyshot.data.images import MAX_BYTES, BadImage
+from polyshot.data.readers import FileItem, Listing, ReadOptions
+from polyshot.data.readers.folder import arrange
 from polyshot.errors import PolyshotError
 
 OPENERS = {

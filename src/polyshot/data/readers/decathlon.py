@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from polyshot.data.readers.base import FileItem, Listing, ReadOptions
+from polyshot.data.readers import FileItem, Listing, ReadOptions
 from polyshot.errors import PolyshotError, join_names
 
 NAMES = (

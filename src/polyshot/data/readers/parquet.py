@@ -14,10 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from polyshot.data.decode import MAX_BYTES, BadImage
-from polyshot.data.domain import check_class_names
-from polyshot.data.readers.base import Item, Listing, ReadOptions
-from polyshot.data.readers.layout import PART_NAMES
+from polyshot.data.images import MAX_BYTES, BadImage
+from polyshot.data.readers import Item, Listing, ReadOptions, check_class_names
+from polyshot.data.readers.folder import PART_NAMES
 from polyshot.errors import PolyshotError, did_you_mean, join_names
 
 SHARD = re.compile(r"-\d{5}-of-\d{5}$")
@@ -71,11 +70,11 @@ class RowItem:
         except (ArrowException, OSError):
             return BadImage("corrupt row group")
         data = value.get("bytes") if isinstance(value, dict) else value
-        if data is None:
+        if not isinstance(data, bytes):
             return BadImage("no embedded bytes")
         if len(data) > MAX_BYTES:
             return BadImage(f"too large ({len(data) / 2**20:,.0f} MiB)")
-        return bytes(data)
+        return data
 
 
 @lru_cache(maxsize=1)
@@ -116,7 +115,7 @@ def _listing(name: str, files: Sequence[Path], options: ReadOptions) -> Listing:
             for index in range(table.num_row_groups):
                 columns = table.read_row_group(index, columns=wanted).to_pydict()
                 labels += columns[label]
-                groups += columns.get("group", [])
+                groups += map(str, columns.get("group", []))
                 items += [RowItem(file, image, index, row) for row in range(len(columns[label]))]
         except (ArrowException, OSError) as error:
             line = str(error).splitlines()[0]
@@ -187,6 +186,9 @@ def _class_ids(
         raise PolyshotError(f"{where} has no images.")
     if any(label is None or label == -1 for label in labels):
         raise PolyshotError(f"{where} has images without a label: import only the labelled parts.")
+    kinds = {type(label) for label in labels}
+    if len(kinds) > 1 or not kinds <= ({int, str, float, bool, bytes} if names is None else {int}):
+        raise PolyshotError(f"{where} has labels that are no single names or numbers.")
     if names is None:
         distinct = sorted(set(labels))
         position = {label: i for i, label in enumerate(distinct)}

@@ -20,8 +20,7 @@ from polyshot.data.toy import (
     textures,
     vehicles,
 )
-from polyshot.data.toy.canvas import generator, to_bytes
-from polyshot.data.toy.domain import ToyDomain
+from polyshot.data.toy.canvas import ToyDomain, generator, to_bytes
 from polyshot.errors import PolyshotError, did_you_mean, join_names
 
 __all__ = ["DOMAINS", "ToyDomain", "draw", "draw_one"]

@@ -11,6 +11,7 @@ from polyshot.data.toy.canvas import (
     Colour,
     Points,
     Random,
+    ToyDomain,
     ellipse,
     hsv,
     light,
@@ -18,7 +19,6 @@ from polyshot.data.toy.canvas import (
     turned,
     view,
 )
-from polyshot.data.toy.domain import ToyDomain
 
 _REACH = 1.7  # how far the land goes in the unit frame, so that no view sees its end
 

@@ -9,6 +9,7 @@ from polyshot.data.toy.canvas import (
     Canvas,
     Points,
     Random,
+    ToyDomain,
     ellipse,
     hsv,
     light,
@@ -17,7 +18,6 @@ from polyshot.data.toy.canvas import (
     turned,
     view,
 )
-from polyshot.data.toy.domain import ToyDomain
 
 COUNTS = {3: "three", 5: "five", 8: "eight", 13: "thirteen"}
 # half outlines from the base to the tip of a petal of length 1; the width is 1 at its widest

@@ -12,6 +12,7 @@ from polyshot.data.toy.canvas import (
     Array,
     Points,
     Random,
+    ToyDomain,
     any_colour,
     brightness,
     clouds,
@@ -21,7 +22,6 @@ from polyshot.data.toy.canvas import (
     light,
     view,
 )
-from polyshot.data.toy.domain import ToyDomain
 
 # no pairs that differ only by case or by a half turn
 CHARACTERS = "ABDEFGHJKLMNPQRSTUWXYadeghnrt2345678&@#?%€§ΩΣΔΦΨλξπЖЯЮ"

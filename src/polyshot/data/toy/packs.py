@@ -1,16 +1,31 @@
-"""The embedded domains as packs, drawn on all cores."""
+"""The embedded domains on disk: as packs, and as an example to try Polyshot on.
 
-from collections.abc import Sequence
+::
+
+    example/support/<class>/*.png   the examples of each class
+    example/query/*.png             what to classify, in no order
+    example/answers.csv             path,label of each query, to check the labels by
+"""
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from polyshot.data import toy
-from polyshot.data.domain import Domain
-from polyshot.data.pack import Pack, PackWriter
-from polyshot.data.workers import map_in_order
+from polyshot.data.importer import map_in_order
+from polyshot.data.pack import Domain, Pack, PackWriter
+from polyshot.errors import PolyshotError
+from polyshot.util.counter_rng import key
+from polyshot.util.files import new_folder
 from polyshot.util.progress import Progress
+
+SIDES = (48, 240)
+"""Pixels: images come in any size between these, as a user's do."""
 
 
 def draw_packs(
@@ -62,3 +77,97 @@ def _draw_class(
     """Draw one class, uint8 ``[per_class, 3, size, size]``."""
     examples = range(per_class)
     return np.stack([toy.draw_one(name, class_id, example, size, seed) for example in examples])
+
+
+@dataclass(frozen=True)
+class Example:
+    """Where the parts of an example are."""
+
+    folder: Path
+
+    @property
+    def support(self) -> Path:
+        """A folder for each class."""
+        return self.folder / "support"
+
+    @property
+    def query(self) -> Path:
+        """The images to classify."""
+        return self.folder / "query"
+
+    @property
+    def answers(self) -> Path:
+        """A table of the queries' classes."""
+        return self.folder / "answers.csv"
+
+    def right(self, labels: Iterable[tuple[Path, str]]) -> tuple[int, int]:
+        """Count the right ones among (path, label) of queries, and all of them."""
+        with self.answers.open(encoding="utf-8", newline="") as file:
+            known = {row["path"]: row["label"] for row in csv.DictReader(file)}
+        hits = [known.get(f"query/{path.name}") == label for path, label in labels]
+        return sum(hits), len(hits)
+
+
+def draw_example(
+    out: Path,
+    domain: str = "flowers",
+    classes: int = 5,
+    shot: int = 5,
+    queries: int = 20,
+    seed: int = 0,
+) -> Example:
+    """Draw an example into a new folder.
+
+    Args:
+        out: the folder; refused where there is one already.
+        domain: an embedded domain (`polyshot data toy`).
+        classes: how many of its classes, spread over all of them.
+        shot: examples of each.
+        queries: images of each to classify.
+        seed: another seed, other images.
+
+    """
+    if out.exists():
+        raise PolyshotError(f"{out} exists: choose a folder that does not.")
+    if min(shot, queries) < 1:
+        raise PolyshotError("An example needs at least one image a class to learn from and to ask.")
+    toy.draw_one(domain, 0, 0, SIDES[0], seed)  # refuses a name or seed that there is not
+    names = toy.DOMAINS[domain].class_names
+    if not 2 <= classes <= len(names):
+        raise PolyshotError(f"'{domain}' can show 2 to {len(names)} classes, not {classes}.")
+    with new_folder(out) as partial:
+        _draw(Example(partial), domain, classes, shot, queries, seed)
+    return Example(out)
+
+
+def _draw(made: Example, domain: str, classes: int, shot: int, queries: int, seed: int) -> None:
+    names = toy.DOMAINS[domain].class_names
+    rng = np.random.default_rng(key("example", domain, seed))
+    made.query.mkdir(parents=True)
+    places = iter(rng.permutation(classes * queries).tolist())
+    answers = []
+    for class_id in np.linspace(0, len(names) - 1, classes).round().astype(int).tolist():
+        label = names[class_id].replace("/", "-")
+        (made.support / label).mkdir(parents=True)
+        for number in range(shot + queries):
+            image = _picture(domain, class_id, number, seed, rng)
+            if number < shot:
+                image.save(made.support / label / f"{number:02}.png")
+                continue
+            name = f"{next(places):03}.png"
+            image.save(made.query / name)
+            answers.append((f"query/{name}", label))
+    with made.answers.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("path", "label"), *sorted(answers)])
+
+
+def _picture(
+    domain: str, class_id: int, number: int, seed: int, rng: np.random.Generator
+) -> Image.Image:
+    """Draw one image of any size, a little wider than high or the other way around."""
+    side = int(rng.integers(*SIDES))
+    pixels = toy.draw_one(domain, class_id, number, side, seed).transpose(1, 2, 0)
+    cut = round(side * rng.uniform(0, 0.2))
+    across, down = (cut, 0) if rng.random() < 0.5 else (0, cut)
+    box = (across // 2, down // 2, side - (across + 1) // 2, side - (down + 1) // 2)
+    return Image.fromarray(pixels).crop(box)

@@ -10,6 +10,7 @@ from polyshot.data.toy.canvas import (
     Colour,
     Points,
     Random,
+    ToyDomain,
     clouds,
     ellipse,
     enlarge,
@@ -17,7 +18,6 @@ from polyshot.data.toy.canvas import (
     light,
     view,
 )
-from polyshot.data.toy.domain import ToyDomain
 
 _T = np.linspace(0, np.pi, 10)
 # outlines `[n, 2]`; a body of several cells has several

@@ -8,18 +8,20 @@ from polyshot.data.toy.canvas import (
     Array,
     Canvas,
     Colour,
+    Mark,
     Points,
     Random,
+    ToyDomain,
     any_colour,
+    draw_marks,
     ellipse,
     light,
+    parse,
     scene,
     shade,
     turned,
     view,
 )
-from polyshot.data.toy.domain import ToyDomain
-from polyshot.data.toy.sketch import Mark, draw_marks, parse
 
 RED, BLUE, YELLOW, GREEN = (0.8, 0.08, 0.1), (0.1, 0.25, 0.7), (0.95, 0.75, 0.05), (0.05, 0.5, 0.3)
 WHITE, BLACK = (0.95, 0.95, 0.95), (0.06, 0.06, 0.06)

@@ -9,6 +9,7 @@ from polyshot.data.toy.canvas import (
     Array,
     Points,
     Random,
+    ToyDomain,
     any_colour,
     enlarge,
     light,
@@ -17,7 +18,6 @@ from polyshot.data.toy.canvas import (
     scene,
     view,
 )
-from polyshot.data.toy.domain import ToyDomain
 
 _STEPS = 56
 # a path maps time `[steps]` of 0 to 1 to x and y

@@ -10,6 +10,7 @@ from polyshot.data.toy.canvas import (
     Colour,
     Points,
     Random,
+    ToyDomain,
     any_colour,
     clouds,
     ellipse,
@@ -17,7 +18,6 @@ from polyshot.data.toy.canvas import (
     shade,
     view,
 )
-from polyshot.data.toy.domain import ToyDomain
 
 _ROUND = 16
 _ARC = np.linspace(0, np.pi, 7)

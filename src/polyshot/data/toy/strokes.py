@@ -11,6 +11,7 @@ from polyshot.data.toy.canvas import (
     Canvas,
     Points,
     Random,
+    ToyDomain,
     any_colour,
     clouds,
     generator,
@@ -19,7 +20,6 @@ from polyshot.data.toy.canvas import (
     turned,
     view,
 )
-from polyshot.data.toy.domain import ToyDomain
 
 _CLASS_SEED = 1
 

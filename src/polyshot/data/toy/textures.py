@@ -9,6 +9,7 @@ from polyshot.data.toy.canvas import (
     Array,
     Points,
     Random,
+    ToyDomain,
     any_colour,
     contrasting,
     light,
@@ -16,7 +17,6 @@ from polyshot.data.toy.canvas import (
     project,
     view,
 )
-from polyshot.data.toy.domain import ToyDomain
 
 # tones of about 0 to 1 at x and y; what is random within a class comes from the third
 FIELDS: dict[str, Callable[[Points, Points, Random], Points]] = {

@@ -5,18 +5,20 @@ from functools import lru_cache
 from polyshot.data.toy.canvas import (
     Array,
     Canvas,
+    Mark,
     Random,
+    ToyDomain,
     any_colour,
     contrasting,
+    draw_marks,
     ellipse,
     hsv,
     light,
+    parse,
     scene,
     shade,
     view,
 )
-from polyshot.data.toy.domain import ToyDomain
-from polyshot.data.toy.sketch import Mark, draw_marks, parse
 
 # 100 units long, the ground at y = 0. b: body, c: cargo, w: window, m: metal, k: tyre or dark
 _CAR = "b 4,8 4,20 {roof} 96,20 97,8; w {glass}; k@9 22,8 78,8; m@4 22,8 78,8"

@@ -1,32 +1,48 @@
-"""A user's own images, in whatever form, as one array; and a support set or queries from disk."""
+"""Images in any form (paths, bytes, PIL, arrays, tensors) become square RGB, or a short reason."""
 
-import csv
+import io
+import stat
 import warnings
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
-from polyshot.data.decode import MAX_PIXELS, BadImage, decode, to_rgb
-from polyshot.data.readers import ReadOptions, folder
-from polyshot.data.readers.base import FileItem
-from polyshot.data.readers.layout import JUNK, SUFFIXES
-from polyshot.data.workers import cores
 from polyshot.errors import PolyshotError, join_names
+from polyshot.util.device import cores
 from polyshot.util.progress import Progress
 
+MAX_PIXELS = 89_478_485
+"""Pillow's own threshold for a suspected decompression bomb (a quarter of a gigabyte as RGB)."""
+
+MAX_BYTES = 256 * 1024 * 1024
+"""No photograph is larger than this; an archive member that claims to be is not read."""
+
 ImageLike = str | Path | bytes | Image.Image | NDArray[Any] | torch.Tensor
+
 Images = ImageLike | Sequence[ImageLike]
 
 CHANNELS = (1, 3, 4)
 """Grey, RGB, RGB with alpha."""
+
 ROUNDING = 1e-3
 """How far beyond 0 and 1 a float may lie: less than half of one of 255 steps."""
+
+
+@dataclass(frozen=True)
+class BadImage:
+    """Why one image could not be read."""
+
+    kind: str
+    """One of a few words that messages count by: empty, not an image, truncated, ..."""
+    where: str = ""
+    """The path a user knows it by."""
 
 
 def load_images(images: Images, size: int, report: Progress | None = None) -> NDArray[np.uint8]:
@@ -82,90 +98,89 @@ def as_list(images: Images) -> list[ImageLike]:
     return list(images)
 
 
-def read_support(path: Path | str) -> tuple[list[Path], list[str]]:
-    """Read a support set: paths and labels, of a folder for each class or of a CSV file.
+def decode(data: bytes, size: int) -> NDArray[np.uint8] | BadImage:
+    """Decode to RGB, make it square by a shorter-side resize and a centre crop.
 
-    A CSV file has the columns path and label, in this order where it has no header; paths are
-    relative to the file.
+    Args:
+        data: the encoded file, of any format and colour mode that Pillow reads.
+        size: side length in pixels.
+
+    Returns:
+        uint8 ``[3, size, size]``, or the reason why the bytes are no usable image.
+
     """
-    path = Path(path)
-    if path.is_dir():
-        with folder.listings(path, ReadOptions()) as (listing,):
-            if listing.empty_classes:
-                raise PolyshotError(
-                    f"{path} has classes without images: {join_names(listing.empty_classes)}. "
-                    "Add images, or remove the folders."
-                )
-            paths = [path / item.where for item in listing.items]
-            return paths, [listing.class_names[label] for label in listing.labels]
-    if not path.exists():
-        raise PolyshotError(f"There is no file or folder {path}.")
-    if path.suffix.lower() not in (".csv", ".tsv", ".txt"):
-        raise PolyshotError(
-            f"{path} is no support set: give a folder with a folder for each class, or a CSV file "
-            "with the columns path and label."
-        )
-    return _read_csv(path)
-
-
-def read_queries(paths: Path | str | Sequence[Path | str]) -> list[Path]:
-    """List images: files as they are, folders searched for image files, all levels down."""
-    given = [paths] if isinstance(paths, str | Path) else list(paths)
-    found: list[Path] = []
-    for path in map(Path, given):
-        if path.is_dir():
-            images = sorted(p for p in path.rglob("*") if _is_image(p.relative_to(path), p))
-            if not images:
-                raise PolyshotError(f"{path} has no image files ({', '.join(SUFFIXES[:3])}, ...).")
-            found += images
-        elif path.exists():
-            found.append(path)
-        else:
-            raise PolyshotError(f"There is no file or folder {path}.")
-    if not found:
-        raise PolyshotError("There are no images to classify: name files or a folder.")
-    return found
-
-
-def _is_image(relative: Path, path: Path) -> bool:
-    hidden = any(part.startswith(".") or part.lower() in JUNK for part in relative.parts)
-    return not hidden and path.suffix.lower() in SUFFIXES and path.is_file()
-
-
-def _read_csv(path: Path) -> tuple[list[Path], list[str]]:
+    if not data:
+        return BadImage("empty file")
     try:
-        # The mark that spreadsheets put at the beginning is no part of the first path.
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
-            file.seek(0)
-            # Spreadsheets write semicolons where the comma is a decimal sign.
-            reader = csv.reader(file, delimiter=max(",;\t", key=first.count))
-            rows = [
-                (reader.line_num, [cell.strip() for cell in row])
-                for row in reader
-                if any(cell.strip() for cell in row)
-            ]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise PolyshotError(f"{path} is no readable CSV file in UTF-8: {error}.") from None
-    columns = (0, 1)
-    if rows and {"path", "label"} <= {cell.lower() for cell in rows[0][1]}:
-        header = [cell.lower() for cell in rows.pop(0)[1]]
-        columns = (header.index("path"), header.index("label"))
-    if not rows:
-        raise PolyshotError(f"{path} has no rows: each has the path and the label of an image.")
-    incomplete = [
-        str(line)
-        for line, row in rows
-        if len(row) <= max(columns) or not all(row[i] for i in columns)
-    ]
-    if incomplete:
-        raise PolyshotError(
-            f"{path} has rows without path or label: line {join_names(incomplete)}."
-        )
-    files = [path.parent / row[columns[0]] for _, row in rows]
-    if missing := [str(file) for file in files if not file.is_file()]:
-        raise PolyshotError(f"{path} names files that do not exist: {join_names(missing)}.")
-    return files, [row[columns[1]] for _, row in rows]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # odd EXIF or palettes: harmless, thousands of lines
+            with Image.open(io.BytesIO(data)) as image:
+                full = image.size
+                image.draft("RGB", (size, size))  # JPEG only: decodes at 1/2, 1/4 or 1/8
+                if image.width * image.height > MAX_PIXELS:
+                    return BadImage(f"too large ({full[0]} x {full[1]} pixels)")
+                square = ImageOps.fit(
+                    to_rgb(ImageOps.exif_transpose(image)),
+                    (size, size),
+                    Image.Resampling.BICUBIC,
+                )
+    except UnidentifiedImageError:
+        return BadImage("not an image")
+    except Image.DecompressionBombError:
+        return BadImage("too large (decompression bomb)")
+    except MemoryError:
+        return BadImage("too large for the memory")
+    except Exception as error:  # Pillow's plugins raise a dozen types on damaged files
+        kind = "truncated" if "truncated" in str(error).lower() else "corrupt"
+        return BadImage(kind)
+    return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Convert grey, palette, alpha, CMYK, 16-bit and float images to 8-bit RGB.
+
+    Transparent parts become white, which is what a page or a viewer shows behind them.
+    """
+    if image.mode == "RGB":
+        return image
+    if image.mode.startswith("I") or image.mode == "F":
+        return Image.fromarray(_to_8_bit(np.asarray(image), image.mode)).convert("RGB")
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        over = image.convert("RGBA")
+        white = Image.new("RGBA", over.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, over).convert("RGB")
+    return image.convert("RGB")
+
+
+def _to_8_bit(values: NDArray[np.generic], mode: str) -> NDArray[np.uint8]:
+    """Scale integer and float greys to 0..255 by their format's range, not by the image's own.
+
+    A per-image stretch would make a dark photograph bright, and the same object look different.
+    """
+    grey = values.astype(np.float64)
+    if mode == "F":
+        grey = grey * 255 if np.nanmax(grey, initial=0.0) <= 1.0 else grey
+    else:
+        grey = grey / 257  # 16 bits: 65,535 becomes 255
+    return np.clip(np.nan_to_num(grey), 0, 255).round().astype(np.uint8)
+
+
+def read_file(path: Path, offset: int = 0, length: int | None = None) -> bytes | BadImage:
+    """Read an image file, or a stretch of a larger file; what is no plain file is named."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # to read from a pipe would wait for a writer
+            return BadImage("a folder, pipe, socket or device, not a file")
+        length = status.st_size if length is None else length
+        if length > MAX_BYTES:
+            return BadImage(f"too large ({length / 2**20:,.0f} MiB)")
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(length)
+    except PermissionError:
+        return BadImage("permission denied")
+    except OSError as error:
+        return BadImage(error.strerror.lower() if error.strerror else "unreadable")
 
 
 def _name(item: ImageLike, number: int) -> str:
@@ -175,7 +190,7 @@ def _name(item: ImageLike, number: int) -> str:
 def _load(item: ImageLike, size: int) -> NDArray[np.uint8] | BadImage:
     """Load one image as uint8 ``[3, size, size]``."""
     if isinstance(item, str | Path):
-        data = FileItem(Path(item), str(item)).read()
+        data = read_file(Path(item))
         return data if isinstance(data, BadImage) else decode(data, size)
     if isinstance(item, bytes):
         return decode(item, size)

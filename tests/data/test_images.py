@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from polyshot.data.decode import BadImage, decode
+from polyshot.data.images import BadImage, decode
 from tests.conftest import picture
 
 
