@@ -57,7 +57,7 @@ def load_images(images: Images, size: int, report: Progress | None = None) -> ND
             or ``[c, h, w]``, or a tensor; c is 1, 3 or 4. Where both orders are possible, an array
             is ``[h, w, c]`` and a tensor ``[c, h, w]``. Floats lie between 0 and 1.
         size: side length in pixels.
-        report: told how many images are done.
+        report: called with how many images are done.
     """
     items = as_list(images)
     if not items:

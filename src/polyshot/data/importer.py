@@ -135,8 +135,7 @@ def _check(listing: Listing, out: Path, options: ImportOptions) -> None:
         raise PolyshotError(
             f"{listing.name}: {len(listing.empty_classes)} class folders without images: "
             f"{join_names(listing.empty_classes)}. Fill or remove them, or pass --skip-bad to go "
-            "on "
-            "without them."
+            "on without them."
         )
     folder = next(parent for parent in (out, *out.resolve().parents) if parent.exists())
     needed, free = len(listing.items) * 3 * options.size**2, shutil.disk_usage(folder).free

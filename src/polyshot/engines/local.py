@@ -84,7 +84,7 @@ def helped(count: int, command: Sequence[str]) -> Iterator[list[subprocess.Popen
             env=shared,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,  # whatever fails is tried again and told by this process
+            stderr=subprocess.DEVNULL,  # what fails is tried again, and reported, by this process
         )
         for number in range(1, count)
     ]

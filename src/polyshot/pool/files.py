@@ -208,9 +208,9 @@ def read_pool(path: Path) -> dict[str, Any]:
             ) from None
     return {
         "config": config,
-        "size": about.size,
-        "kind": about.kind,
-        "metric": about.metric,
+        **{
+            name: getattr(about, name) for name in ("size", "kind", "metric", "adaptation", "views")
+        },
         "base": base,
         "modulators": modulators,
         "strengths": strengths,
@@ -218,10 +218,7 @@ def read_pool(path: Path) -> dict[str, Any]:
         "unit_input": True if wanted is None else wanted.unit_input,
         "statistics": statistics,
         "scales": list(about.scales),
-        "adaptation": about.adaptation,
-        "about": about.about,
         "urt": urt,
-        "views": about.views,
     }
 
 
