@@ -208,9 +208,8 @@ def read_pool(path: Path) -> dict[str, Any]:
             ) from None
     return {
         "config": config,
-        **{
-            name: getattr(about, name) for name in ("size", "kind", "metric", "adaptation", "views")
-        },
+        **{name: getattr(about, name) for name in ("size", "kind", "metric", "views", "about")},
+        "adaptation": about.adaptation,
         "base": base,
         "modulators": modulators,
         "strengths": strengths,
