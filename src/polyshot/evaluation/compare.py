@@ -1,14 +1,94 @@
-"""Results of several methods on the same episodes, as rows of a table with paired differences."""
+"""Results of several methods on the same episodes, as rows of a table with paired differences.
 
-from collections.abc import Sequence
+`difference` is the one paired comparison: pages, reports and tables ask it.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result
-from polyshot.evaluation.stats import paired
-from polyshot.experiments.page_tables import Cell, Row, average
+from polyshot.evaluation.stats import combined, interval, paired
 
 BASELINE = "base"
 """Base + nearest prototypes: the rival that every table shows."""
+Interval = tuple[float, float]
+"""A mean or a difference, and the half-width of its 95 % interval."""
+Place = TypeVar("Place", bound=Hashable)
+"""What pairs results: a target, and the seed of a training where there are several."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method on one target; all numbers are shares, 0.5 is 50 %."""
+
+    mean: float
+    half_width: float
+    """Of the 95 % interval."""
+    difference: float | None = None
+    """To the baseline, over the same episodes; None for the baseline itself."""
+    difference_half_width: float = 0.0
+
+    @property
+    def verdict(self) -> int:
+        """1 above the baseline, -1 below, 0 where the interval of the difference holds 0."""
+        if self.difference is None or abs(self.difference) <= self.difference_half_width:
+            return 0
+        return 1 if self.difference > 0 else -1
+
+
+@dataclass(frozen=True)
+class Row:
+    """One target of the table."""
+
+    target: str
+    seen: bool
+    cells: Mapping[str, Cell]
+    """By method."""
+    best: str | None = None
+    """Method to mark: the best, where that is more than chance."""
+
+
+def average(cells: Sequence[Cell]) -> Cell:
+    """Average over targets, each counting the same; their episodes are independent."""
+    mean, half_width = combined([(cell.mean, cell.half_width) for cell in cells])
+    gaps = [(c.difference, c.difference_half_width) for c in cells if c.difference is not None]
+    if len(gaps) < len(cells):
+        return Cell(mean, half_width)
+    return Cell(mean, half_width, *combined(gaps))
+
+
+def accuracy(results: Mapping[Place, Result]) -> Interval:
+    """Average accuracies over places, each counting the same."""
+    return combined([interval(result.per_episode) for result in results.values()])
+
+
+def difference(one: Mapping[Place, Result], other: Mapping[Place, Result]) -> Interval:
+    """Average the differences one - other over the places of one, on the episodes that both have.
+
+    Of two results at a place the longer one begins with the episodes of the shorter one.
+    """
+    gaps = []
+    for place, result in one.items():
+        if place not in other:
+            raise PolyshotError(
+                f"{result.target}: there is nothing to compare '{label(result)}' with."
+            )
+        check_pair(result, other[place])
+        count = min(result.episodes, other[place].episodes)
+        gaps.append(paired(result.per_episode[:count], other[place].per_episode[:count]))
+    return combined(gaps)
+
+
+def check_pair(one: Result, other: Result) -> None:
+    """Refuse two results that have no episodes in common."""
+    same_draw = one.draw == other.draw != ""
+    if not same_draw and one.fingerprint != other.fingerprint:
+        raise PolyshotError(
+            f"{one.target}: '{label(one)}' and '{label(other)}' were measured on "
+            "different episodes and cannot be compared: evaluate them with the same shape and seed."
+        )
 
 
 def label(result: Result) -> str:
@@ -36,13 +116,8 @@ def rows(results: Sequence[Result]) -> list[Row]:
 def _cell(result: Result, baseline: Result | None) -> Cell:
     if baseline is None or result is baseline:
         return Cell(result.mean, result.half_width)
-    if result.fingerprint != baseline.fingerprint:
-        raise PolyshotError(
-            f"{result.target}: '{label(result)}' and '{label(baseline)}' were measured on "
-            "different episodes and cannot be compared: evaluate them with the same shape and seed."
-        )
-    difference, half_width = paired(result.per_episode, baseline.per_episode)
-    return Cell(result.mean, result.half_width, difference, half_width)
+    gap = difference({result.target: result}, {result.target: baseline})
+    return Cell(result.mean, result.half_width, *gap)
 
 
 def as_text(row: Row, methods: Sequence[str]) -> list[str]:

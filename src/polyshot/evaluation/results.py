@@ -1,9 +1,16 @@
-"""Results: one JSON line a cell. Tables and reports read these lines and nothing else."""
+"""Results: one row a cell. Tables and reports read these rows and nothing else.
+
+While a grid runs a row is a JSON line; what is kept is Parquet, one file a table (results/). Both
+have the fields of :class:`Result`. In Parquet the accuracies of episodes are whole numbers of
+ten-thousandths (list<uint16>; they are kept to four digits, so nothing is lost), settings are JSON.
+"""
 
 import json
-from collections.abc import Sequence
+import types
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 from polyshot.errors import PolyshotError
 from polyshot.util.files import append_text
@@ -26,7 +33,7 @@ class Result:
     part: str
     """Part of the class split: ``test``, ``val``, ``train`` or ``all``."""
     adaptation: str
-    """``none`` or ``head``."""
+    """How it learned on the support sets: ``none``, ``head``, ``tsa`` and so on."""
     seed: int
     episodes: int
     group_disjoint: bool
@@ -74,19 +81,91 @@ class Result:
     calibration_error: float | None = None
     """How far probabilities are from shares of right answers (`evaluation.calibration`), over all
     queries; None in results that were written before it was measured."""
+    run: str = ""
+    """Where it was measured: a key of `runs.json` beside the tables; none while a grid runs."""
 
     def to_json(self) -> str:
         """Write the result as one line."""
         return json.dumps(asdict(self), ensure_ascii=False, allow_nan=False)
 
 
+@dataclass(frozen=True)
+class Run:
+    """Where rows come from: a line of `runs.json`."""
+
+    commit: str
+    """Of the code; empty where nobody noted it."""
+    clean: bool | None
+    """Whether the checkout was that commit; None where nobody noted it."""
+    commands: list[str] = field(default_factory=list)
+    packs: dict[str, str] = field(default_factory=dict)
+    """Domain -> hash of its pack."""
+    machine: dict[str, Any] = field(default_factory=dict)
+    """Device, versions, threads."""
+    note: str = ""
+
+
+STEPS = 10_000
+"""Accuracies of episodes are kept in Parquet as multiples of one part in so many."""
+
+
 def append_results(path: Path, results: Sequence[Result]) -> None:
-    """Append results to a file, one line each, in one write."""
+    """Append results to a file of JSON lines, in one write."""
     append_text(path, "".join(f"{result.to_json()}\n" for result in results))
 
 
 def read_results(path: Path) -> list[Result]:
-    """Read all results of a file."""
+    """Read all results of a file of JSON lines, of a table (.parquet), or of a folder of these.
+
+    A folder is read with all folders in it; tables of other things than results are passed over.
+    """
+    if path.is_dir():
+        return [result for file in _files(path) for result in read_results(file)]
+    return _from_parquet(path) if path.suffix == ".parquet" else _from_lines(path)
+
+
+def write_results(path: Path, results: Sequence[Result]) -> None:
+    """Write results as a Parquet table, whole or not at all."""
+    pa = _pyarrow()
+    columns = {name: [getattr(r, name) for r in results] for name in _HINTS}
+    columns["per_episode"] = [_counts(r) for r in results]
+    columns["settings"] = [json.dumps(r.settings) for r in results]
+    kinds = {name: _arrow_type(pa, hint) for name, hint in _HINTS.items()}
+    kinds["per_episode"] = pa.list_(pa.uint16())
+    _write(path, pa.table(columns, schema=pa.schema(list(kinds.items()))))
+
+
+def read_table(path: Path) -> list[dict[str, Any]]:
+    """Read a Parquet table of any columns, a dictionary a row."""
+    rows: list[dict[str, Any]] = _read(path).to_pylist()
+    return rows
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows of any columns as a Parquet table, whole or not at all."""
+    _write(path, _pyarrow().Table.from_pylist([dict(row) for row in rows]))
+
+
+def read_runs(path: Path) -> dict[str, Run]:
+    """Read `runs.json`: where the rows of the tables beside it come from."""
+    try:
+        return {name: Run(**about) for name, about in json.loads(path.read_text("utf-8")).items()}
+    except OSError as error:
+        raise PolyshotError(f"{path} cannot be read: {error.strerror}.") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise PolyshotError(f"{path} is damaged: {error}.") from None
+
+
+_HINTS: Mapping[str, Any] = get_type_hints(Result)
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    for path in sorted(folder.rglob("*")):
+        if path.suffix == ".jsonl" or (path.suffix == ".parquet" and _holds_results(path)):
+            yield path
+
+
+def _from_lines(path: Path) -> list[Result]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -98,3 +177,82 @@ def read_results(path: Path) -> list[Result]:
         except (ValueError, TypeError) as error:
             raise PolyshotError(f"{path}, line {number}, is no result: {error}.") from None
     return results
+
+
+def _from_parquet(path: Path) -> list[Result]:
+    table = _read(path)
+    names = [name for name in table.column_names if name != "per_episode"]
+    try:
+        lists = table["per_episode"].combine_chunks()
+        values = (lists.flatten().to_numpy(zero_copy_only=False) / STEPS).tolist()
+        ends = lists.value_lengths().to_numpy(zero_copy_only=False).cumsum().tolist()
+        columns = {name: table[name].to_pylist() for name in names}
+        columns["settings"] = [json.loads(text) for text in columns["settings"]]
+        starts = [0, *ends[:-1]]
+        columns["per_episode"] = [values[a:b] for a, b in zip(starts, ends, strict=True)]
+        rows = zip(*columns.values(), strict=True)
+        return [Result(**dict(zip(columns, row, strict=True))) for row in rows]
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise PolyshotError(f"{path} is no table of results: {error}.") from None
+
+
+def _counts(result: Result) -> list[int]:
+    """Return accuracies as multiples of 1 / STEPS; refuses what would lose digits."""
+    counts = [round(STEPS * value) if 0 <= value <= 1 else -1 for value in result.per_episode]
+    if [count / STEPS for count in counts] != result.per_episode:
+        raise PolyshotError(
+            f"'{result.method}' on {result.target} cannot be kept: its accuracies are not "
+            "between 0 and 1, in four digits."
+        )
+    return counts
+
+
+def _arrow_type(pa: Any, hint: Any) -> Any:
+    """Return the type of a column for the type of a field."""
+    if isinstance(hint, types.UnionType):
+        hint = next(kind for kind in get_args(hint) if kind is not type(None))
+    if hint == list[str]:
+        return pa.list_(pa.string())
+    return {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}.get(
+        hint, pa.string()
+    )
+
+
+def _holds_results(path: Path) -> bool:
+    return {"method", "per_episode"} <= set(_read(path, schema=True).names)
+
+
+def _read(path: Path, schema: bool = False) -> Any:
+    """Read a Parquet file, or its schema alone."""
+    pa = _pyarrow()
+    try:
+        return pa.parquet.read_schema(path) if schema else pa.parquet.read_table(path)
+    except FileNotFoundError:
+        raise PolyshotError(f"{path} cannot be read: No such file or directory.") from None
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise PolyshotError(f"{path} is no Parquet file that can be read: {reason}.") from None
+
+
+def _write(path: Path, table: Any) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _pyarrow().parquet.write_table(
+            table, partial, compression="zstd", compression_level=19, write_statistics=False
+        )
+        partial.replace(path)
+    except OSError as error:
+        raise PolyshotError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+def _pyarrow() -> Any:
+    """Return pyarrow with its `parquet`, an extra."""
+    try:
+        import pyarrow  # noqa: PLC0415
+        import pyarrow.parquet  # noqa: PLC0415
+    except ImportError:
+        raise PolyshotError(
+            "Tables of results (.parquet) need pyarrow: pip install 'polyshot[parquet]'."
+        ) from None
+    return pyarrow

@@ -1,45 +1,17 @@
 """The numbers of a result page as HTML: bars, the table of accuracies, the selector's choices."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+
+from polyshot.evaluation.compare import Cell as Cell
+from polyshot.evaluation.compare import Row as Row
+from polyshot.evaluation.compare import average as average
 
 GROUPS = {
     True: ("Seen domains", "The pool was trained on other classes of these domains."),
     False: ("Unseen domains", "Nothing of these domains was in the training."),
 }
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One method on one target; all numbers are shares, 0.5 is 50 %."""
-
-    mean: float
-    half_width: float
-    """Of the 95 % interval."""
-    difference: float | None = None
-    """To the baseline, over the same episodes; None for the baseline itself."""
-    difference_half_width: float = 0.0
-
-    @property
-    def verdict(self) -> int:
-        """1 above the baseline, -1 below, 0 where the interval of the difference holds 0."""
-        if self.difference is None or abs(self.difference) <= self.difference_half_width:
-            return 0
-        return 1 if self.difference > 0 else -1
-
-
-@dataclass(frozen=True)
-class Row:
-    """One target of the table."""
-
-    target: str
-    seen: bool
-    cells: Mapping[str, Cell]
-    """By method."""
-    best: str | None = None
-    """Method to mark: the best, where that is more than chance."""
 
 
 @dataclass(frozen=True)
@@ -49,21 +21,6 @@ class HeatMap:
     members: Sequence[str]
     shares: Mapping[str, Sequence[float | None]]
     """Target -> one share a member; None where the target's pool has no such member."""
-
-
-def average(cells: Sequence[Cell]) -> Cell:
-    """Average over targets, each counting the same; their episodes are independent."""
-
-    def joint(half_widths: Sequence[float]) -> float:
-        return math.sqrt(sum(h * h for h in half_widths)) / len(half_widths)
-
-    differences = [cell.difference for cell in cells if cell.difference is not None]
-    return Cell(
-        sum(cell.mean for cell in cells) / len(cells),
-        joint([cell.half_width for cell in cells]),
-        sum(differences) / len(cells) if len(differences) == len(cells) else None,
-        joint([cell.difference_half_width for cell in cells]),
-    )
 
 
 def _average_of(rows: Sequence[Row], methods: Sequence[str]) -> dict[str, Cell]:
