@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 DEMO ?= demo
 
-.PHONY: demo test lint docs bench clean
+.PHONY: demo test lint tables docs bench clean
 
 # The main job: a tiny pool trained on embedded domains, tested on seen and unseen ones.
 demo: $(VENV)/.core
@@ -24,6 +24,11 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tools/tables.py --check
+
+# The tables of README and docs, from the rows in results/.
+tables: $(VENV)/.core
+	$(BIN)/python tools/tables.py
 
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

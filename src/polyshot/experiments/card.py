@@ -75,7 +75,7 @@ def card(pool: Pool, results: Sequence[Result] = (), packs: Sequence[Pack] = ())
             f"## Data\n\n{_data(sources)}",
             f"## Licence of the data\n\n{_licence(sources)}",
             f"## Recipe\n\n{_recipe(pool)}",
-            f"## Accuracy\n\n{_accuracy(pool, results)}",
+            f"## Accuracy\n\n{accuracy_section(pool, results)}",
             f"## Limits\n\n{LIMITS.format(size=pool.size)}",
             f"## Remake it\n\n```console\n{_remake(pool)}\n```\n",
         ]
@@ -160,7 +160,8 @@ def _looks(pool: Pool) -> str:
     )
 
 
-def _accuracy(pool: Pool, results: Sequence[Result]) -> str:
+def accuracy_section(pool: Pool, results: Sequence[Result]) -> str:
+    """Write what was measured, of this pool or of others by the same recipe."""
     if not results:
         return "No results were given."
     parts = []
@@ -180,7 +181,8 @@ def _accuracy(pool: Pool, results: Sequence[Result]) -> str:
                 f"{_left_out(pool, chosen)}\n\n"
                 f"{_table(chosen)}"
             )
-    own = [r for r in results if _is_own(pool, r)]
+    own_hash = pool.hash  # of all weights: not once for each result
+    own = [r for r in results if r.pool == own_hash or _is_like_it(pool, r)]
     others = len({r.pool for r in results} - {r.pool for r in own})
     parts.append(
         f"{len(own)} of {len(results)} results are of this pool, or of a training by its recipe, "
@@ -190,15 +192,11 @@ def _accuracy(pool: Pool, results: Sequence[Result]) -> str:
     return "\n\n".join(parts)
 
 
-def _is_own(pool: Pool, result: Result) -> bool:
-    """Whether a result is of this pool, or of a training like its own, by recipe and seed."""
+def _is_like_it(pool: Pool, result: Result) -> bool:
+    """Whether a result is of a training like the pool's own, by recipe, seed and sources."""
     config = pool.about["config"]
     trained = (config["preset"], config["seed"], list(pool.about["packs"]))
-    return pool.hash == result.pool or trained == (
-        result.preset,
-        result.train_seed,
-        result.sources,
-    )
+    return trained == (result.preset, result.train_seed, result.sources)
 
 
 def _several(results: Sequence[Result]) -> str:

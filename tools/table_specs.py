@@ -1,0 +1,483 @@
+"""What the tables of README.md and docs/ are made of: data for `tables.py`.
+
+A filter names fields of results and the value, or the values, that they must have; `table` is the
+file in results/.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Filter = Mapping[str, Any]
+PAIR = ("run", "target", "train_seed", "shot", "protocol", "part", "seen")
+BASE = {"method": "base", "adaptation": "none"}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Lines and columns are filters; a cell averages over the targets and trainings it finds.
+
+    `show` says what of it is shown: `gain` 81.2 (+0.4 ±0.1), and of the base 80.8 ±0.2;
+    `plain gain` the same without the base's interval; `both` 81.2 ±0.2 (+0.4 ±0.1); `value` 81.2;
+    `difference` +0.4 ±0.1; `calibration` the calibration error; `cost` multiply-adds and time;
+    `sameness` whether all answers are the same. A line's or a column's own `show` and `against` go
+    first.
+    """
+
+    rows: Filter
+    lines: Mapping[str, Filter]
+    columns: Mapping[str, Filter]
+    show: str = "gain"
+    bold: str = "columns"
+    """Whether the best of each `columns` or `lines` is set in bold, or nothing."""
+    digits: int = 1
+    corner: str = ""
+    against: Filter = field(default_factory=lambda: BASE)
+    """What the others are compared with, at the same place."""
+    pair: tuple[str, ...] = PAIR
+    """Fields that are alike in two results that are compared."""
+    but: Mapping[tuple[str, str], Filter] = field(default_factory=dict)
+    """What else single cells ask for."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What was tried to answer a question (`tried.parquet`)."""
+
+    question: str
+    lines: Mapping[str, str]
+    """Label -> variant; the first is what others are compared with."""
+    columns: Mapping[str, str]
+    """Label -> target."""
+    gain: bool = False
+    bold: bool = False
+    corner: str = ""
+
+
+@dataclass(frozen=True)
+class Added:
+    """Domains that were added to a pool, under some rules."""
+
+    table: str
+    domains: tuple[str, ...]
+    rules: tuple[str, ...]
+    head: tuple[str, ...]
+
+
+PLAIN_OR_HEAD = ("none", "head", "steps-100")
+SEEN_SHOTS: Mapping[str, Filter] = {
+    "5-shot": {"shot": 5, "adapted": False},
+    "5-shot, adapted": {"shot": 5, "adapted": True},
+    "1-shot": {"shot": 1, "adapted": False},
+    "1-shot, adapted": {"shot": 1, "adapted": True},
+}
+FIVE_SHOTS = {name: SEEN_SHOTS[name] for name in ("5-shot", "5-shot, adapted")}
+
+
+def methods(*names: str, **labels: str) -> dict[str, Filter]:
+    """Make a line for each method, with a head or without, under its name or a label."""
+    return {
+        labels.get(name.replace("-", "_"), name): {"method": name, "adaptation": PLAIN_OR_HEAD}
+        for name in names
+    }
+
+
+PAPER_NAMES = {"select": "select (DoS)", "average": "average (DoA)"}
+RIVALS = (
+    "base",
+    "finetune",
+    "finetune-all",
+    "protonet",
+    "simple-avg",
+    "feat",
+    "protomaml",
+    "tadam",
+)
+OURS = ("select", "average")
+CHANNEL = ("select-channel", "average-channel")
+UNSEEN_LINES: Mapping[str, Filter] = {
+    **methods(*RIVALS, *OURS, **PAPER_NAMES),
+    "protomaml": {
+        "method": "protomaml",
+        "adaptation": PLAIN_OR_HEAD,
+        "run": ("rivals", "slow-left-out"),
+    },
+}
+FEWER_LINES = methods(
+    "base", "finetune", "protonet", "simple-avg", "feat", "protomaml", "tadam", *OURS, **PAPER_NAMES
+)
+RULES = ("auto", "select", "average", "base", "soft", "loo", "sum", "sur", "urt", "blend")
+RULE_LINES: Mapping[str, Filter] = {
+    **methods(
+        "base", "finetune-all", "select", "average", "soft", "loo", "sum", "sur", "urt", "blend"
+    ),
+    "auto, as it was then": {"method": "auto", "adaptation": PLAIN_OR_HEAD},
+    "auto + pa, as it was then": {"method": "auto", "adaptation": "pa"},
+}
+LEFT_OUT = ("gtsrb", "cars", "plankton", "dtd")
+SEEN = ("actions", "cars", "cifar100", "flowers", "gtsrb", "imagenet", "omniglot", "plankton")
+
+
+def unseen(*targets: str) -> Grid:
+    """Make a table of rivals on domains that were left out."""
+    rows = {"table": "rivals", "run": "rivals", "protocol": "unseen", "target": targets}
+    # protomaml at gtsrb and plankton is of another training, beside the base of that one
+    return Grid(rows, UNSEEN_LINES, SEEN_SHOTS)
+
+
+def fewer_sources(protocol: str, seen: bool) -> Grid:
+    """Make a table of trainings on the largest sources."""
+    rows = {"table": "rivals", "run": "rivals", "protocol": protocol, "seen": seen}
+    return Grid(rows, FEWER_LINES, FIVE_SHOTS)
+
+
+def first_pools(run: str) -> Grid:
+    """Make a table of one of the first trainings, domain by domain."""
+    lines: dict[str, Filter] = {
+        f"{name}, {'unseen' if name == 'dtd' else 'seen'}": {"target": name}
+        for name in sorted((*SEEN, "dtd"))
+    }
+    columns = {
+        f"{method}{more}": {"method": method, "adaptation": adaptation}
+        for adaptation, more in (("none", ""), ("head", " + head"))
+        for method in ("base", "select", "average")
+    }
+    rows = {"table": "pools", "run": run}
+    lines["average, seen"] = {"seen": True}
+    return Grid(rows, lines, columns, show="both", bold="", corner="target")
+
+
+def choices(run: str, lines: Mapping[str, Filter], left_out: str) -> Grid:
+    """Make a table of what was tried on validation classes."""
+    plain: dict[str, Filter] = {
+        "select": {"method": "select", "adaptation": "none"},
+        "average": {"method": "average", "adaptation": "none"},
+        "auto": {"method": "auto", "adaptation": "none"},
+        "auto + head": {"method": "auto", "adaptation": "head"},
+    }
+    rows = {"table": "choices", "run": run, "shot": 5, "method": "auto"}
+    columns = {"eight seen": {"seen": True}, left_out: {"seen": False}}
+    return Grid(rows, plain | lines, columns, show="difference", bold="", digits=2, corner="5-shot")
+
+
+def tsa(**settings: float) -> Filter:
+    """Filter what learned on the support set with some settings."""
+    return {"adaptation": "tsa", "settings": settings}
+
+
+SEEDS: Mapping[str, Filter] = {
+    "base": {"method": "base"},
+    "select (DoS)": {"method": "select"},
+    "average (DoA)": {"method": "average"},
+    "auto": {"method": "auto", "adaptation": "none"},
+    "auto + tsa": {"method": "auto", "adaptation": "tsa"},
+}
+SEEDS_COLUMNS: Mapping[str, Filter] = {
+    "5-shot": {"shot": 5, "adapted": False},
+    "5-shot, adapted": {"shot": 5, "adapted": True},
+    "1-shot": {"shot": 1},
+}
+
+
+def rival(method: str, run: str = "rivals", **more: Any) -> Filter:
+    """Filter a rival for a table of three seeds."""
+    return {"table": "rivals", "run": run, "method": method, **more}
+
+
+def seeds(protocol: str, rivals: Mapping[str, Filter], **rows: Any) -> Grid:
+    """Make a table of three seeds, with rivals of one; these stand at one shot without a head."""
+    unadapted = {
+        (line, "1-shot"): {"adaptation": "none"}
+        for line, own in rivals.items()
+        if "adaptation" not in own
+    }
+    return Grid(
+        {"table": "seeds", "protocol": protocol, **rows},
+        {**SEEDS, **rivals},
+        SEEDS_COLUMNS,
+        but=unadapted,
+    )
+
+
+def views(shot: int) -> dict[str, Filter]:
+    """Make the two lines of a shot: one view, and five."""
+    return {
+        f"{shot}-shot, one view": {"run": "views-one", "shot": shot},
+        f"{shot}-shot, five views": {"run": "views-five", "shot": shot},
+    }
+
+
+DOMAINS: Mapping[str, Filter] = {
+    f"{name}, {protocol}": {"target": name, "protocol": protocol}
+    for protocol, names in (("seen", SEEN), ("unseen", LEFT_OUT))
+    for name in names
+}
+
+README_LINES: Mapping[str, Filter] = {
+    "eight seen domains, new classes": {"protocol": "seen", "shot": 5},
+    "four unseen domains": {"protocol": "unseen", "shot": 5, "target": LEFT_OUT},
+    "three domains added later": {
+        "table": "added",
+        "run": "added",
+        "protocol": "added",
+        "grown_by_target": True,
+        "against": {"seen": False, "target": LEFT_OUT[:3]},
+    },
+}
+README_COLUMNS: Mapping[str, Filter] = {
+    "base + prototypes": {"table": "seeds", "method": "base"},
+    "select (DoS)": {"table": "seeds", "method": "select"},
+    "average (DoA)": {"table": "seeds", "method": "average"},
+    "auto": {"table": "seeds", "method": "auto", "adaptation": "none"},
+    "auto + tsa, the default": {"table": "seeds", "method": "auto", "adaptation": "tsa"},
+    "FEAT*": rival("feat", adaptation="head"),
+    "TADAM": rival("tadam", adaptation="head"),
+    "fine-tune every layer": rival("finetune-all"),
+}
+
+TABLES: Mapping[str, Grid | Tried | Added] = {
+    "readme": Grid(
+        {},
+        README_LINES,
+        README_COLUMNS,
+        bold="lines",
+        corner="5-way 5-shot, real images, 600 episodes each",
+        pair=("run", "target", "train_seed", "shot", "protocol", "part"),
+        but={
+            ("eight seen domains, new classes", "fine-tune every layer"): {"run": "slow"},
+            ("three domains added later", "base + prototypes"): {
+                "grown_by_target": False,
+                "seen": False,
+                "target": LEFT_OUT[:3],
+            },
+        },
+    ),
+    "pools-strong": first_pools("pools-strong"),
+    "pools-paper": first_pools("pools-paper"),
+    "pools-channel": first_pools("pools-channel"),
+    "rivals-seen": Grid(
+        {"table": "rivals", "run": "rivals", "protocol": "seen"},
+        {
+            **methods(*RIVALS, *OURS, *CHANNEL, **PAPER_NAMES, finetune_all="finetune-all †",
+                      protomaml="protomaml †"),
+            "finetune-all †": {"method": "finetune-all", "run": "slow"},
+            "protomaml †": {"method": "protomaml", "run": "slow"},
+        },
+        SEEN_SHOTS,
+    ),
+    "rivals-seen-paper": Grid(
+        {"table": "rivals", "run": "rivals-paper", "protocol": "seen"},
+        methods(*RIVALS, *OURS, *CHANNEL, **PAPER_NAMES),
+        SEEN_SHOTS,
+    ),
+    "rivals-unseen": unseen("gtsrb", "cars", "plankton", "flowers", "dtd"),
+    **{f"rivals-{name}": unseen(name) for name in ("gtsrb", "cars", "plankton", "flowers", "dtd")},
+    "two-sources": fewer_sources("sources-2", True),
+    "two-sources-others": fewer_sources("sources-2", False),
+    "four-sources": fewer_sources("sources-4", True),
+    "four-sources-others": fewer_sources("sources-4", False),
+    "choose-validation": choices(
+        "choose-validation",
+        {
+            "auto + pa, rate 0.05": {"adaptation": "pa"},
+            "auto + tsa, rate 0.05, as its paper": tsa(rate=0.05, turns=0, share=1),
+            "the same, views in turn": tsa(rate=0.05, turns=1, share=1),
+            "rate 0.5, whole images": tsa(rate=0.5, turns=0, share=1),
+            "rate 0.5, views in turn": tsa(rate=0.5, turns=1, share=1),
+            "rate 0.5, views in turn, share 0.5": tsa(rate=0.5, turns=1, share=0.5),
+            "**rate 0.5, views in turn, share 0.3**": tsa(rate=0.5, turns=1, share=0.3),
+            "rate 0.1, views in turn, share 0.3": tsa(rate=0.1, turns=1, share=0.3),
+            "finetune-all (as tuned)": {"method": "finetune-all"},
+        },
+        "two left out",
+    ),
+    "choose-crops": choices(
+        "choose-crops",
+        {
+            "auto + pa": {"adaptation": "pa"},
+            "auto + tsa, rate 0.1, views in turn": tsa(rate=0.1, turns=1, crops=0, share=0.3),
+            "rate 0.1, crops in turn": tsa(rate=0.1, turns=0, crops=1, share=0.3),
+            "rate 0.5, views in turn": tsa(rate=0.5, turns=1, crops=0, share=0.3),
+            "rate 0.5, crops in turn": tsa(rate=0.5, turns=0, crops=1, share=0.3),
+        },
+        "three left out",
+    ),
+    "choose-apart": choices(
+        "choose-apart",
+        {
+            "auto + tsa, rate 0.05, with itself": tsa(rate=0.05, apart=0, share=0.3),
+            "**rate 0.05, left out**": tsa(rate=0.05, apart=1, share=0.3),
+            "rate 0.5, with itself": tsa(rate=0.5, apart=0, share=0.3),
+            "**rate 0.5, left out**": tsa(rate=0.5, apart=1, share=0.3),
+        },
+        "three left out",
+    ),
+    "calibration": Grid(
+        {"shot": 5, "table": "seeds"},
+        {
+            "1-shot, auto, the pool that ships": {
+                "table": "default_pool",
+                "shot": 1,
+                "method": "auto",
+                "adaptation": "none",
+            },
+            "5-shot, base": {"method": "base"},
+            "5-shot, auto": {"method": "auto", "adaptation": "none"},
+            "5-shot, auto + tsa": {"method": "auto", "adaptation": "tsa"},
+        },
+        {"seen": {"seen": True}, "unseen": {"seen": False}},
+        show="calibration",
+    ),
+    "rules": Grid(
+        {"table": "rules", "run": "rules"},
+        {name: {"method": name} for name in RULES},
+        {
+            f"{protocol}, {adaptation}": {"protocol": protocol, "adaptation": adaptation}
+            for protocol in ("seen", "unseen")
+            for adaptation in ("none", "head", "pa", "tsa")
+        },
+        show="difference",
+        bold="",
+    ),
+    "rule-costs": Grid(
+        {"table": "rules", "run": "rules", "target": "actions"},
+        {
+            **{name: {"method": name} for name in ("base", "select", "blend", "auto")},
+            "the others": {"method": ("average", "soft", "loo", "sum", "sur", "urt")},
+        },
+        {name: {"adaptation": name} for name in ("none", "head", "pa", "tsa")},
+        show="cost",
+    ),
+    "rules-seen": Grid(
+        {"table": "rivals", "run": "rivals", "protocol": "seen"}, RULE_LINES, SEEN_SHOTS
+    ),
+    "rules-unseen": Grid(
+        {
+            "table": "rivals",
+            "run": "rivals",
+            "protocol": "unseen",
+            "target": ("gtsrb", "cars", "dtd"),
+        },
+        RULE_LINES,
+        SEEN_SHOTS,
+    ),
+    "seeds-seen": seeds(
+        "seen",
+        {
+            r"*rivals, one seed, of [this page](rivals.md):* FEAT\*": rival("feat"),
+            "TADAM": rival("tadam"),
+            "ProtoNet": rival("protonet"),
+            "Fine-tune, every layer": rival("finetune-all", "slow"),
+            "Fine-tune": rival("finetune"),
+            "ProtoMAML": rival("protomaml", "slow"),
+            "Simple-Avg": rival("simple-avg"),
+        },
+    ),
+    "seeds-unseen": seeds(
+        "unseen",
+        {
+            "*rivals, one seed:* Fine-tune, every layer": rival("finetune-all"),
+            "base + head": rival("base", adaptation="head"),
+            "TADAM": rival("tadam"),
+            "ProtoNet": rival("protonet"),
+            r"FEAT\*": rival("feat"),
+        },
+        target=LEFT_OUT,
+    ),
+    "seeds-domains": Grid(
+        {"table": "seeds"},
+        DOMAINS,
+        {
+            "base, 5-shot": {"shot": 5, "method": "base", "show": "value"},
+            "auto": {"shot": 5, "method": "auto", "adaptation": "none"},
+            "auto + tsa": {"shot": 5, "method": "auto", "adaptation": "tsa"},
+            "base, 1-shot": {"shot": 1, "method": "base", "show": "value"},
+            "auto, 1-shot": {"shot": 1, "method": "auto", "adaptation": "none"},
+        },
+        bold="",
+    ),
+    "added": Added(
+        "added",
+        ("gtsrb", "cars", "plankton"),
+        ("select", "auto"),
+        ("added", "rule", "base without it", "pool before", "after", "with it from the start",
+         "gap closed", "old domains", "dtd", "time"),
+    ),
+    "growth": Tried(
+        "added",
+        {
+            "500 updates, weak augmentation, as before": "500 updates",
+            "1,500 updates, weak": "1,500",
+            "**1,500, strong**": "1,500, strong augmentation",
+            "1,500, weak, 20 ways": "1,500, 20 ways",
+            "1,500, strong, 20 ways": "1,500, 20 ways, strong",
+            "the same, learning rate 2e-3 instead of 1e-3": "1,500, 20 ways, strong, rate 2e-3",
+        },
+        {"gtsrb": "gtsrb", "cars": "cars"},
+        bold=True,
+    ),
+    "one-source": Grid(
+        {"table": "one_source"},
+        {
+            "omniglot, which has most images | 7 clusters, as found | all 0": {
+                "run": "one-source-omniglot"
+            },
+            "imagenet | 1 cluster, as found | 0": {"run": "one-source-imagenet"},
+            "imagenet | 4 clusters, as asked for | all 0": {"run": "one-source-imagenet-four"},
+        },
+        {
+            "base on the eight others": {"method": "base", "show": "value"},
+            "select, average, auto": {"show": "sameness"},
+        },
+        bold="",
+        corner="source | members | strengths",
+    ),
+    "recipe": Tried(
+        "base",
+        {
+            "as it is": "as it is",
+            "Adam 1e-3 without weight decay instead of SGD 0.4 with 5e-4": "Adam 1e-3",
+            "weak augmentation": "weak augmentation",
+            "all batches mixed instead of half": "all batches mixed",
+            "sources by their number of images instead of its root": "images alike",
+            "no cool-down": "no cool-down",
+            "no label smoothing": "no label smoothing",
+            "no mixing": "no mixing",
+            "weight decay 1e-3": "weight decay 1e-3",
+            "cool-down of 40 % instead of 20 %": "longer cool-down",
+            "cosine classifier": "cosine classifier",
+            "sources alike": "sources alike",
+        },
+        {"validation": ""},
+        gain=True,
+    ),
+    "views": Grid(
+        {"table": "views"},
+        {**views(5), **views(1)},
+        {
+            **{name: {"target": name, "show": "value"} for name in SEEN},
+            "mean": {"show": "plain gain"},
+        },
+        bold="",
+        against={"run": "views-one"},
+        pair=tuple(name for name in PAIR if name != "run"),
+    ),
+    "rounding": Grid(
+        {"table": "default_pool", "method": ("base", "select", "average")},
+        {"five shots": {"shot": 5}, "one shot": {"shot": 1}, "both": {}},
+        {"shipped less trained": {}},
+        show="difference",
+        bold="",
+        digits=2,
+        against={"table": "rivals", "run": "rivals", "sources": list(SEEN)},
+        pair=("target", "method", "adaptation", "shot"),
+    ),
+}  # fmt: skip
+"""By the name that a page gives them."""
+
+CARD: tuple[Filter, ...] = (
+    {"table": "default_pool"},
+    {"table": "seeds", "adaptation": "none"},
+    {"table": "seeds", "adaptation": "tsa", "shot": 5},
+)
+"""Rows of the card of the pool that ships; at one shot `tsa` does not learn."""
