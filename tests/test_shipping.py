@@ -6,6 +6,7 @@ import runpy
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import numpy as np
@@ -23,13 +24,6 @@ from polyshot.data.toy.packs import SIDES, draw_example, draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result, append_results
 from polyshot.experiments.card import card
-from polyshot.experiments.ship import (
-    LARGEST,
-    accuracy_costs,
-    embedding_changes,
-    folder_bytes,
-    ship,
-)
 from polyshot.pool import default
 from polyshot.pool.files import FORMAT, modulator_file
 from polyshot.pool.pool import Pool
@@ -39,6 +33,7 @@ from .pools import NAMES, SIZE, random_pool
 from .test_cli_pool import done, refused
 
 ROOT = Path(__file__).parents[1]
+TOOL = SimpleNamespace(**runpy.run_path(str(ROOT / "tools" / "ship_pool.py")))
 
 
 SHIPPED = "1074cca6c1aa24ba163658533336be4163a994a448379dc9b1693df7d4e2b3da"
@@ -106,7 +101,7 @@ def test_a_package_without_a_pool_says_what_to_do(
 def test_the_pool_in_this_package_loads_and_is_small_enough() -> None:
     if not (default.PACKAGED / "pool.json").is_file():
         pytest.skip("no pool is in this package yet")
-    assert folder_bytes(default.PACKAGED) <= LARGEST
+    assert TOOL.folder_bytes(default.PACKAGED) <= TOOL.LARGEST
     assert Pool.default().selector is not None
 
 
@@ -237,13 +232,13 @@ def packs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_shipping_costs_is_measured(packs: Path, tmp_path: Path) -> None:
     pool, opened = random_pool(), [Pack.open(packs / "signs")]
     for precision, least in (("eight", 0.99), ("six", 0.985)):
-        shipped = ship(pool, tmp_path / "small", precision)
-        changes = embedding_changes(pool, shipped, opened, images=20)
+        shipped = TOOL.ship(pool, tmp_path / "small", precision)
+        changes = TOOL.embedding_changes(pool, shipped, opened, images=20)
         assert [change.member for change in changes] == ["base", *NAMES]
         assert all(least < change.worst <= change.mean < 1.0001 for change in changes)
-    same = embedding_changes(pool, pool, opened, images=20)
+    same = TOOL.embedding_changes(pool, pool, opened, images=20)
     assert all(change.worst == pytest.approx(1) for change in same)
-    costs = accuracy_costs(pool, pool, opened, ["base", "average"], episodes=5)
+    costs = TOOL.accuracy_costs(pool, pool, opened, ["base", "average"], episodes=5)
     assert [(c.target, c.method) for c in costs] == [("signs", "base"), ("signs", "average")]
     assert all(c.difference == c.half_width == 0 for c in costs)
 
@@ -251,14 +246,13 @@ def test_what_shipping_costs_is_measured(packs: Path, tmp_path: Path) -> None:
 def test_the_tool_that_makes_the_shipped_folder(
     packs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tool = runpy.run_path(str(ROOT / "tools" / "ship_pool.py"))["main"]
     random_pool().save(tmp_path / "pool")
     measure = ["--packs", str(packs), "--images", "10", "--episodes", "4"]
-    assert tool([str(tmp_path / "pool"), str(tmp_path / "out"), *measure]) == 0
+    assert TOOL.main([str(tmp_path / "pool"), str(tmp_path / "out"), *measure]) == 0
     said = capsys.readouterr().out
     assert "MB as trained" in said and "cosine mean" in said and "mean difference" in said
     assert json.loads((tmp_path / "out" / "pool.json").read_text())["precision"] == "six"
-    assert tool([str(tmp_path), str(tmp_path / "out")]) == 2
+    assert TOOL.main([str(tmp_path), str(tmp_path / "out")]) == 2
     assert "is no pool" in capsys.readouterr().err
 
 
@@ -431,8 +425,10 @@ def test_the_shipped_pool_its_card_and_the_page_belong_together() -> None:
     folder = default.PACKAGED
     pool, text = Pool.load(folder), (folder / default.CARD).read_text(encoding="utf-8")
     assert pool.hash[:12] in text
-    assert text == (ROOT / "docs" / "default-pool.md").read_text(encoding="utf-8")
-    assert folder_bytes(folder) < LARGEST
+    card_of_the_page = (ROOT / "docs" / "default-pool.md").read_text(encoding="utf-8")
+    included = ROOT / card_of_the_page.removeprefix("--8<-- ").strip().strip('"')
+    assert included.samefile(ROOT / "src/polyshot/pools/default" / default.CARD)
+    assert TOOL.folder_bytes(folder) < TOOL.LARGEST
     assert len(pool.modulators) == 8 and pool.selector is not None and pool.statistics
 
 

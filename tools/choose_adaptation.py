@@ -4,7 +4,8 @@
 
 Takes the worlds of a grid as `polyshot reproduce seen unseen` trains them (what is missing is
 trained): the one of all sources, tested on their validation classes, and those without one source,
-tested on the validation classes of that. Writes one line a cell and prints means over the domains
+tested on the validation classes of that. Writes one result a cell (for `tools/file_results.py GRID
+choices`) and prints means over the domains
 with paired differences from base + prototypes, and how many tasks are familiar
 (`methods.familiar`); then the settings of `tsa` that gain most, seen and left-out domains counting
 alike, with a learning rate for familiar tasks by the seen ones and one for the others by those left
@@ -12,7 +13,6 @@ out, and whether it should learn from single images too.
 """
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,10 +24,12 @@ from grid_worlds import grid_parser, sources_of, without, words, world_of
 from polyshot.training.tasks import hits
 from torch import Tensor
 
+from polyshot import __version__
 from polyshot.config import AdaptationConfig
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.evaluation.meter import answer
+from polyshot.evaluation.results import Result, append_results
 from polyshot.evaluation.stats import combined, interval, paired
 from polyshot.evaluation.targets import Target
 from polyshot.experiments.settings import settings_of
@@ -66,26 +68,52 @@ def main() -> None:
     left = [(others, (pack,)) for pack, others in without(sources, given.leave)]
     worlds = [(tuple(sources), tuple(sources)), *left]
     every: dict[tuple[bool, str], Cells] = {}
-    with given.out.open("a") as lines:
-        for trained, targets in worlds:
-            world = world_of(given, trained)
-            for target in targets:
-                start = time.perf_counter()
-                cells = tried(world, target, given)
-                seen = target in trained
-                every[seen, target.domain.name] = cells
-                for what, values in cells.items():
-                    about = {"target": target.domain.name, "seen": seen, "tried": what}
-                    lines.write(json.dumps({**about, "per_episode": values}) + "\n")
-                lines.flush()
-                took = time.perf_counter() - start
-                share = sum(cells[FAMILIAR]) / len(cells[FAMILIAR])
-                print(f"{target.domain.name}: {share:.0%} familiar, {took:.1f} s", flush=True)
+    for trained, targets in worlds:
+        world = world_of(given, trained)
+        for target in targets:
+            start = time.perf_counter()
+            cells = tried(world, target, given)
+            seen = target in trained
+            every[seen, target.domain.name] = cells
+            append_results(given.out, rows(cells, world, target, seen))
+            took = time.perf_counter() - start
+            share = sum(cells[FAMILIAR]) / len(cells[FAMILIAR])
+            print(f"{target.domain.name}: {share:.0%} familiar, {took:.1f} s", flush=True)
     parts = [[c for (s, _), c in every.items() if s == seen] for seen in (True, False)]
     for name, targets in zip(("seen", "left out"), parts, strict=True):
         show(name, targets)
     if all(parts):
         print("\n" + chosen(*parts))
+
+
+def rows(cells: Cells, world: World, target: Pack, seen: bool) -> list[Result]:
+    """Turn what was measured on a target into results; losses are only printed."""
+    found = []
+    for what, values in cells.items():
+        if what.startswith(LOSS):
+            continue
+        words_of = ["5", FAMILIAR, "none"] if what == FAMILIAR else what.split()
+        shot, method, adaptation, *settings = words_of
+        mean, half_width = interval(values)
+        found.append(
+            Result(
+                *(method, target.domain.name, seen, 5, int(shot), 10, "val", adaptation, 1),
+                episodes=len(values),
+                group_disjoint=target.domain.groups is not None,
+                fingerprint="",
+                mean=mean,
+                half_width=half_width,
+                per_episode=[round(value, 4) for value in values],
+                pool="",
+                pack=target.hash,
+                version=__version__,
+                draw=f"choose-{target.domain.name}-{shot}",
+                preset=world.config.preset,
+                train_seed=world.config.seed,
+                settings={name: float(v) for name, v in (w.split("=") for w in settings)},
+            )
+        )
+    return found
 
 
 def tried(world: World, target: Pack, given: argparse.Namespace) -> Cells:

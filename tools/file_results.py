@@ -77,7 +77,8 @@ def longest(results: list[Result]) -> list[Result]:
     found: dict[tuple[Any, ...], Result] = {}
     for r in results:
         where = (r.preset, r.protocol, r.target, r.way, r.shot, r.part, r.draw, r.seen)
-        key = (*where, r.method, r.adaptation, r.train_seed, r.pool, r.added, *r.sources)
+        how = (r.method, r.adaptation, str(r.settings), r.train_seed, r.pool, r.added)
+        key = (*where, *how, *r.sources)
         if key not in found or r.episodes > found[key].episodes:
             found[key] = r
     return list(found.values())

@@ -188,7 +188,7 @@ def _from_parquet(path: Path) -> list[Result]:
         ends = lists.value_lengths().to_numpy(zero_copy_only=False).cumsum().tolist()
         columns = {name: table[name].to_pylist() for name in names}
         columns["settings"] = [json.loads(text) for text in columns["settings"]]
-        starts = [0, *ends[:-1]]
+        starts = [0, *ends][:-1]
         columns["per_episode"] = [values[a:b] for a, b in zip(starts, ends, strict=True)]
         rows = zip(*columns.values(), strict=True)
         return [Result(**dict(zip(columns, row, strict=True))) for row in rows]
