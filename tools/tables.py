@@ -58,8 +58,11 @@ class Store:
         name = str(wanted["table"])
         if name not in self.tables:
             self.tables[name] = read_results(self.folder / f"{name}.parquet")
-        asked = {key: value for key, value in wanted.items() if key != "table"}
-        return [r for r in self.tables[name] if all(_has(r, *item) for item in asked.items())]
+        found = self.tables[name]
+        for key, value in wanted.items():
+            if key != "table":
+                found = [result for result in found if _has(result, key, value)]
+        return found
 
     def tried(self, question: str) -> list[dict[str, Any]]:
         """Return what was tried to answer a question."""
@@ -87,9 +90,11 @@ def _runs(names: Sequence[str]) -> str:
 
 def _has(result: Result, name: str, wanted: object) -> bool:
     value = DERIVED[name](result) if name in DERIVED else getattr(result, name)
-    if isinstance(wanted, Mapping):  # some of the settings
+    if isinstance(wanted, tuple):
+        return value in wanted
+    if isinstance(wanted, dict):  # some of the settings
         return all(key in value and value[key] == own for key, own in wanted.items())
-    return value in wanted if isinstance(wanted, tuple) else bool(value == wanted)
+    return bool(value == wanted)
 
 
 def keyed(results: Sequence[Result], pair: Sequence[str]) -> Results:
@@ -156,7 +161,8 @@ def _baselines(
     store: Store, wanted: Filter, against: Filter, found: Results, pair: Sequence[str]
 ) -> list[Result]:
     """Return the rows at the places of `found` that they are compared with."""
-    there = store.find({"table": wanted["table"], **against})
+    targets = tuple({result.target for result in found.values()})
+    there = store.find({"table": wanted["table"], **against, "target": targets})
     return [r for r in there if tuple(getattr(r, name) for name in pair) in found]
 
 

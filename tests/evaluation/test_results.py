@@ -83,6 +83,13 @@ def test_lines_of_before_are_read(tmp_path: Path) -> None:
     assert read_results(tmp_path / "old.jsonl") == [EXAMPLE]
 
 
+def test_tables_of_before_are_read(tmp_path: Path) -> None:
+    """A table that was written when results had fewer fields gives these their defaults."""
+    whole = asdict(replace(EXAMPLE, run="one")) | {"per_episode": [4000, 6000], "settings": "{}"}
+    write_table(tmp_path / "old.parquet", [{k: v for k, v in whole.items() if k != "note"}])
+    assert read_results(tmp_path / "old.parquet") == [replace(EXAMPLE, run="one")]
+
+
 def test_a_folder_is_read_whole_without_tables_of_other_things(tmp_path: Path) -> None:
     one, two = replace(EXAMPLE, target="one"), replace(EXAMPLE, target="two")
     write_results(tmp_path / "a.parquet", [one])
