@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Filter = Mapping[str, Any]
-PAIR = ("run", "target", "train_seed", "shot", "protocol", "part", "seen")
+PAIR = ("run", "target", "train_seed", "shot", "shape", "protocol", "part", "seen")
 BASE = {"method": "base", "adaptation": "none"}
 
 

@@ -41,7 +41,7 @@ results = st.builds(
     sources=st.lists(text, max_size=3), added=text, added_seconds=maybe(number), added_on=text,
     train_seed=maybe(whole), settings=st.dictionaries(text, number | whole, max_size=3), note=text,
     parameters=maybe(whole), multiply_adds=maybe(whole), seconds=maybe(number), device=text,
-    calibration_error=maybe(number), run=text,
+    calibration_error=maybe(number), shape=text, run=text,
 )  # fmt: skip
 EXAMPLE = Result(
     *("base", "signs", True, 5, 1, 10, "test", "none", 0, 2, False, "f", 0.5, 0.1),
@@ -60,7 +60,7 @@ def test_a_table_gives_back_what_was_written(
     assert [type(v) for r in read_results(file) for v in r.settings.values()] == [
         type(v) for r in rows for v in r.settings.values()
     ]
-    assert list(file.parent.iterdir()) == [file]
+    assert [found for found in file.parent.iterdir() if found.suffix == ".parquet"] == [file]
 
 
 def test_every_accuracy_of_four_digits_is_kept_exactly(tmp_path: Path) -> None:

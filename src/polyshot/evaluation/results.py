@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from polyshot.errors import PolyshotError
-from polyshot.util.files import append_text
+from polyshot.util.files import append_text, new_file
 
 
 @dataclass(frozen=True)
@@ -235,15 +235,10 @@ def _read(path: Path, schema: bool = False) -> Any:
 
 
 def _write(path: Path, table: Any) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(path) as file:
         _pyarrow().parquet.write_table(
-            table, partial, compression="zstd", compression_level=19, write_statistics=False
+            table, file, compression="zstd", compression_level=19, write_statistics=False
         )
-        partial.replace(path)
-    except OSError as error:
-        raise PolyshotError(f"{path} cannot be written: {error.strerror}.") from None
 
 
 def _pyarrow() -> Any:
