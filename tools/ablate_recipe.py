@@ -12,11 +12,12 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from polyshot.training.results import Results
+
 from polyshot.config import Config, override, preset
 from polyshot.data.pack import Pack, open_packs
 from polyshot.experiments.protocols import part_sources
 from polyshot.pool.pool import Pool
-from polyshot.training.results import Results
 from polyshot.training.run import train
 from polyshot.util.device import best_device
 

@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from grid_worlds import grid_parser, sources_of, without, words, world_of
 from polyshot.training.tasks import hits
+from polyshot.training.world import World
 from torch import Tensor
 
 from polyshot import __version__
@@ -37,7 +38,6 @@ from polyshot.methods.method import find_methods
 from polyshot.methods.pool_rules import PoolWithRule
 from polyshot.predict.rules import RULES
 from polyshot.tasks import Tasks
-from polyshot.training.world import World
 
 SHAPES = (EpisodeShape(5, 5, 10), EpisodeShape(5, 1, 10))
 SHARES = (1.0, 0.7, 0.5, 0.3)

@@ -3,11 +3,12 @@
 import argparse
 from pathlib import Path
 
+from polyshot.training.world import World
+
 from polyshot.config import preset
 from polyshot.data.pack import Pack, open_packs
 from polyshot.experiments.grid import GridFolder
 from polyshot.experiments.protocols import part_sources
-from polyshot.training.world import World
 from polyshot.util.device import best_device
 
 

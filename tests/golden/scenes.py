@@ -21,9 +21,8 @@ from torch import Tensor, nn
 
 from polyshot.classifier import FewShotClassifier
 from polyshot.config import AdaptationConfig, BaseConfig, Config, ModulatorConfig, SelectorConfig
-from polyshot.data.pack import Domain
 from polyshot.data.episodes import EpisodeSampler
-from polyshot.data.pack import Pack, PackWriter
+from polyshot.data.pack import Domain, Pack, PackWriter
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.splits import ClassSplit
 from polyshot.data.table import Images
