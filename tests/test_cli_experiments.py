@@ -12,7 +12,7 @@ import pytest
 
 from polyshot.data.toy.packs import draw_packs
 from polyshot.evaluation.results import read_results
-from polyshot.experiments.grid_reader import read_grid
+from polyshot.experiments.grid import read_grid
 from polyshot.methods.method import Method, find_methods
 from polyshot.predict.rules import RULES
 

@@ -14,7 +14,7 @@ from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import read_results
-from polyshot.experiments.own_data import Wish, choose_shape, holds_packs, open_targets
+from polyshot.experiments.own_data import ShapeRequest, choose_shape, holds_packs, open_targets
 from polyshot.pool.pool import Pool
 
 from .conftest import make_domain, picture
@@ -79,11 +79,11 @@ def test_chosen_tasks_can_be_drawn(sizes: list[int], group_size: int, apart: boo
 
 def test_numbers_that_are_asked_for_are_kept() -> None:
     domain = make_domain([12] * 6)
-    assert choose_shape(domain, Wish(way=3)) == EpisodeShape(3, 5, 7)
-    assert choose_shape(domain, Wish(shot=1)) == EpisodeShape(5, 1, 10)
-    assert choose_shape(domain, Wish(queries=3)) == EpisodeShape(5, 5, 3)
-    assert choose_shape(domain, Wish(6, 6, 6)) == EpisodeShape(6, 6, 6)
-    impossible = choose_shape(domain, Wish(shot=40))
+    assert choose_shape(domain, ShapeRequest(way=3)) == EpisodeShape(3, 5, 7)
+    assert choose_shape(domain, ShapeRequest(shot=1)) == EpisodeShape(5, 1, 10)
+    assert choose_shape(domain, ShapeRequest(queries=3)) == EpisodeShape(5, 5, 3)
+    assert choose_shape(domain, ShapeRequest(6, 6, 6)) == EpisodeShape(6, 6, 6)
+    impossible = choose_shape(domain, ShapeRequest(shot=40))
     with pytest.raises(PolyshotError, match="classes are too small"):
         EpisodeSampler(domain, impossible, part="all", drop_small=True)
 

@@ -33,7 +33,7 @@ from polyshot.evaluation.meter import answer
 from polyshot.evaluation.results import Result, append_results
 from polyshot.evaluation.stats import combined, interval, paired
 from polyshot.evaluation.targets import Target
-from polyshot.experiments.settings import settings_of
+from polyshot.experiments.protocols import settings_of
 from polyshot.methods.method import find_methods
 from polyshot.methods.pool_rules import PoolWithRule
 from polyshot.predict.rules import RULES

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from polyshot.engines.local import MOST, Helper, helped, lost, process_count
 from polyshot.errors import PolyshotError
-from polyshot.experiments.runner import from_world
+from polyshot.experiments.run import from_world
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 

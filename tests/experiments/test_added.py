@@ -13,20 +13,18 @@ from polyshot.data.pack import Pack
 from polyshot.data.toy.packs import draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result, append_results
-from polyshot.experiments.grid_reader import read_grid
+from polyshot.experiments.grid import read_grid
 from polyshot.experiments.protocols import PROTOCOLS
 from polyshot.experiments.report import write_report
-from polyshot.experiments.report_growth import HEAD, growth_tables, on_added_domains
-from polyshot.experiments.report_plain import UNKNOWN, beside_paper
-from polyshot.experiments.report_tables import accuracy_tables
-from polyshot.experiments.runner import BAR, Summary, reproduce
+from polyshot.experiments.report.growth import HEAD, growth_tables
+from polyshot.experiments.report.paper import paper_comparisons
+from polyshot.experiments.report.tables import UNKNOWN, accuracy_tables, on_added_domains
+from polyshot.experiments.run import BAR, Summary
 
 from .fake_grid import fake_result
-from .small_worlds import SHAPE, SMALL, pack_of, states
+from .small_worlds import pack_of, run_grid, states
 
 pytestmark = pytest.mark.usefixtures("one_thread", "small_shape")
-
-OTHER = pack_of([7] * 6, "other")
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +36,10 @@ def packs(tmp_path_factory: pytest.TempPathFactory) -> list[Pack]:
 def run(packs: list[Pack], out: Path, *names: str, **changes: Any) -> Summary:
     options: dict[str, Any] = {
         "methods": ["base", "protonet", "select", "auto"],
-        "episodes": 4,
-        "shapes": (SHAPE,),
+        "protocols": names or ["added"],
         "adapt": False,
-        "others": [OTHER],
-        "config": SMALL,
-        "sources": packs,
     }
-    return reproduce(names or ["added"], out=out, **(options | changes))
+    return run_grid(packs, out, **(options | changes))
 
 
 @pytest.fixture(scope="module")
@@ -316,7 +310,7 @@ def test_tables_of_accuracies_are_of_added_domains() -> None:
         "auto": 0.72,
     }
     assert row.cells["auto"].difference == pytest.approx(0.14)
-    assert not [beside for beside in beside_paper(tables) if beside.table.protocol == "added"]
+    assert not [each for each in paper_comparisons(tables) if each.table.protocol == "added"]
 
 
 def test_a_report_of_a_real_grid(grid: Path, tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ from polyshot.data.pack import Domain, Pack, PackWriter
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.splits import ClassSplit
 from polyshot.errors import PolyshotError
-from polyshot.evaluation.compare import as_text, label, rows, with_averages
+from polyshot.evaluation.compare import Cell, Row, as_text, label, rows, with_averages
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.shares import member_shares
 from polyshot.evaluation.stats import interval
-from polyshot.experiments import confusion
-from polyshot.experiments.confusion import confusion_picture
-from polyshot.experiments.page_tables import Cell, Row
-from polyshot.experiments.sizes import paper_sizes, pool_sizes
+from polyshot.experiments.card import pool_sizes
+from polyshot.experiments.report import figures
+from polyshot.experiments.report.figures import confusion_picture
+from polyshot.experiments.report.paper import paper_sizes
 from tests.pools import SIZE, random_pool
 
 
@@ -144,7 +144,7 @@ def test_any_names_can_be_drawn(names: tuple[str, ...], tmp_path: Path) -> None:
 def test_of_many_classes_the_worst_are_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(confusion, "MOST_CLASSES", 2)
+    monkeypatch.setattr(figures, "MOST_CLASSES", 2)
     pack = small_pack(tmp_path, ("a", "b", "c"))
     counts = torch.tensor([[4, 0, 0], [0, 2, 2], [3, 0, 1]])
     few = confusion_picture(counts, pack, "t")

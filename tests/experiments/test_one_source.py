@@ -12,18 +12,16 @@ from polyshot.config import override, preset
 from polyshot.data.pack import Pack
 from polyshot.data.toy.packs import draw_packs
 from polyshot.errors import PolyshotError
-from polyshot.experiments.grid_reader import read_grid
+from polyshot.experiments.grid import read_grid
 from polyshot.experiments.protocols import PROTOCOLS
 from polyshot.experiments.report import write_report
-from polyshot.experiments.runner import Summary, reproduce
+from polyshot.experiments.run import Summary
 from polyshot.pool.pool import Pool
 from polyshot.training.world import World
 
-from .small_worlds import SHAPE, SMALL, pack_of
+from .small_worlds import OTHER, SMALL, pack_of, run_grid
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-OTHER = pack_of([7] * 6, "other")
 
 
 @pytest.fixture(scope="module")
@@ -36,17 +34,13 @@ def packs(tmp_path_factory: pytest.TempPathFactory) -> list[Pack]:
 
 def run(packs: list[Pack], out: Path, *options: str, **changes: Any) -> Summary:
     given: dict[str, Any] = {
-        "names": ["one-source"],
+        "protocols": ["one-source"],
         "methods": ["base", "average"],
-        "episodes": 4,
-        "shapes": (SHAPE,),
         "adapt": False,
-        "others": [OTHER],
         "config": override(SMALL, options),
         "options": options,
-        "sources": packs,
     }
-    return reproduce(out=out, **(given | changes))
+    return run_grid(packs, out, **(given | changes))
 
 
 def world_configs(out: Path) -> list[dict[str, Any]]:
@@ -104,7 +98,7 @@ def test_a_user_asks_for_another_number(packs: list[Pack], tmp_path: Path) -> No
 
 
 def test_other_protocols_keep_the_usual_config(packs: list[Pack], tmp_path: Path) -> None:
-    run(packs, tmp_path, names=["seen", "one-source"], methods=["base"])
+    run(packs, tmp_path, protocols=["seen", "one-source"], methods=["base"])
     usual = World(packs, SMALL, tmp_path, torch.device("cpu")).name
     names = {folder.name for folder in (tmp_path / "worlds").iterdir()}
     assert usual in names and len(names) == 2

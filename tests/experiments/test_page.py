@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from polyshot.errors import PolyshotError
-from polyshot.experiments.page import Cell, HeatMap, Row, write_page
-from polyshot.experiments.page_tables import average, heat_colours
+from polyshot.evaluation.compare import Cell, Row, average
+from polyshot.experiments.report.figures import heat_colours
+from polyshot.experiments.report.pages import HeatMap, ResultsPage
 from tests.conftest import picture
 
 VOID = {"meta", "img", "br"}
@@ -79,7 +80,7 @@ def page(tmp_path: Path, **changes: object) -> tuple[str, Checked]:
         "chance": 0.2,
     } | changes
     path = tmp_path / "new" / "page.html"
-    write_page(path, **options)  # type: ignore[arg-type]
+    ResultsPage(**options).write(path)  # type: ignore[arg-type]
     assert [file.name for file in path.parent.iterdir()] == ["page.html"]
     text = path.read_text(encoding="utf-8")
     return text, Checked(text)
@@ -206,8 +207,8 @@ def test_parts_without_content_are_left_out(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(PolyshotError, match="cannot be written"):
-        write_page(tmp_path / "file" / "page.html", "t", [], [], {})
+        ResultsPage("t", [], []).write(tmp_path / "file" / "page.html")
     (tmp_path / "folder").mkdir()
     with pytest.raises(PolyshotError, match="cannot be written"):
-        write_page(tmp_path / "folder", "t", [], [], {})
+        ResultsPage("t", [], []).write(tmp_path / "folder")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]

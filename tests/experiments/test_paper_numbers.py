@@ -2,12 +2,11 @@
 
 import pytest
 
-from polyshot.experiments.paper_numbers import (
-    DATA_DIFFERS,
+from polyshot.experiments.report.paper import (
     PaperTable,
+    data_differs,
+    numbers,
     paper_accuracy,
-    paper_datasets,
-    paper_parameters,
     paper_table,
     paper_tables,
 )
@@ -72,11 +71,11 @@ def test_lookup(
 
 
 def test_datasets_and_parameters() -> None:
-    datasets = paper_datasets()
-    assert len(datasets) == 8 and datasets["imagenet"].test == 130
-    assert all(d.train + d.val + d.test == d.classes for d in datasets.values())
-    assert set(DATA_DIFFERS) < set(datasets)
-    sizes = paper_parameters()
+    datasets = numbers()["datasets"]
+    assert len(datasets) == 8 and datasets["imagenet"]["test"] == 130
+    assert all(d["train"] + d["val"] + d["test"] == d["classes"] for d in datasets.values())
+    assert set(data_differs()) < set(datasets)
+    sizes = numbers()["parameters"]
     for kind in ("conv1x1", "channel"):
         parts = sizes["base"] + sizes[f"eight {kind} modulators"] + sizes["selector"]
         assert parts == sizes[f"sum with {kind} modulators"]

@@ -12,35 +12,28 @@ from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import append_results
-from polyshot.experiments.cells import Cell
-from polyshot.experiments.grid_reader import read_grid
+from polyshot.experiments.grid import Cell, read_grid
 from polyshot.experiments.report import write_report
-from polyshot.experiments.report_plain import beside_paper, cost_tables
-from polyshot.experiments.report_run import seeds_and_packs
-from polyshot.experiments.report_summary import summary, winner_table
-from polyshot.experiments.report_tables import accuracy_tables
-from polyshot.experiments.runner import BAR, Summary, reproduce
+from polyshot.experiments.report.paper import paper_comparisons
+from polyshot.experiments.report.summary import (
+    calibration_tables,
+    cost_tables,
+    data_table,
+    summary,
+    winner_table,
+)
+from polyshot.experiments.report.tables import accuracy_tables
+from polyshot.experiments.run import BAR, Summary
 
 from .fake_grid import DOMAINS, fake_result
-from .small_worlds import SHAPE, SMALL, pack_of, states
+from .small_worlds import SHAPE, SMALL, run_grid, states
 
 pytestmark = pytest.mark.usefixtures("one_thread", "small_shape")
 
-OTHER = pack_of([7] * 6, "other")
-"""All its classes are test classes."""
-
 
 def run(packs: list[Pack], out: Path, *names: str, **changes: Any) -> Summary:
-    options: dict[str, Any] = {
-        "methods": ["base", "select"],
-        "episodes": 4,
-        "shapes": (SHAPE,),
-        "adapt": False,
-        "others": [OTHER],
-        "config": SMALL,
-        "sources": packs,
-    }
-    return reproduce(names or ["seen"], out=out, **(options | changes))
+    options = {"methods": ["base", "select"], "adapt": False} | changes
+    return run_grid(packs, out, *names, **options)
 
 
 def test_names_of_test_cells_are_what_they_were(packs: list[Pack]) -> None:
@@ -178,7 +171,7 @@ def test_words_about_the_paper_are_about_test_classes() -> None:
     results = both_parts()
     tables = accuracy_tables(results)
     assert [table.part for table in tables] == ["test", "test", "val", "val"]
-    assert {beside.table.part for beside in beside_paper(tables)} == {"test"}
+    assert {each.table.part for each in paper_comparisons(tables)} == {"test"}
     said = summary(tables)
     assert sum("validation classes" in line for line in said) == 2  # who is best, in each protocol
     only = [table for table in tables if table.part == "test"]
@@ -188,6 +181,8 @@ def test_words_about_the_paper_are_about_test_classes() -> None:
     assert "validation" not in cost.title
     (cost,) = cost_tables([result for result in results if result.part == "val"])
     assert "validation classes" in cost.title
+    titles = [table.title for table in calibration_tables(results)]
+    assert [title.count("validation classes") for title in titles] == [0, 0, 1, 1]
 
 
 def test_the_page_names_the_classes(tmp_path: Path) -> None:
@@ -197,7 +192,7 @@ def test_the_page_names_the_classes(tmp_path: Path) -> None:
     for written in (page, text, tex):
         assert f"{title}validation classes, 5-way 5-shot" in written
         assert f"{title}5-way 5-shot" in written
-    (table,) = seeds_and_packs(read_grid(tmp_path))
+    table = data_table(read_grid(tmp_path))
     assert [row[:3:2] for row in table.rows][:2] == [("cars", "test"), ("cars", "val")]
 
 

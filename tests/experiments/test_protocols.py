@@ -5,7 +5,7 @@ import pytest
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError
-from polyshot.experiments import settings
+from polyshot.experiments import protocols
 from polyshot.experiments.protocols import (
     PROTOCOLS,
     SHAPES,
@@ -13,9 +13,11 @@ from polyshot.experiments.protocols import (
     default_episodes,
     find_protocols,
     part_sources,
+    settings_of,
     shapes_of,
+    split_options,
+    tuned,
 )
-from polyshot.experiments.settings import settings_of, split_options, tuned
 from polyshot.methods.method import find_methods
 
 from .small_worlds import pack_of
@@ -131,7 +133,7 @@ def test_the_command_line_wins_over_tuning_over_the_methods_own(
 ) -> None:
     (protonet,) = find_methods(["protonet"])
     chosen = {"tiny": {"protonet": {"settings": {"learning_rate": 7.0}}}}
-    monkeypatch.setattr(settings, "tuned", lambda: chosen)
+    monkeypatch.setattr(protocols, "tuned", lambda: chosen)
     own = protonet.settings["learning_rate"]
     assert settings_of(protonet, "paper", {})["learning_rate"] == own
     assert settings_of(protonet, "tiny", {})["learning_rate"] == 7.0

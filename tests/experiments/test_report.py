@@ -12,7 +12,7 @@ from polyshot.cli.report import report
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import append_results
 from polyshot.experiments.report import write_report
-from polyshot.experiments.report_text import latex_escape, markdown_escape
+from polyshot.experiments.report.pages import latex_escape, markdown_escape
 from tests.experiments.fake_grid import fake_result, write_grid
 from tests.experiments.test_page import NASTY, Checked
 

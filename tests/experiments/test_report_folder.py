@@ -10,7 +10,7 @@ import pytest
 
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import append_results
-from polyshot.experiments.grid_reader import read_grid
+from polyshot.experiments.grid import read_grid
 from tests.experiments.fake_grid import fake_result, write_grid
 
 Change = Callable[[dict[str, Any]], None]

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.stats import interval, paired
-from polyshot.experiments.paper_numbers import paper_accuracy
-from polyshot.experiments.report_plain import (
-    beside_paper,
+from polyshot.experiments.report.paper import paper_accuracy, paper_comparisons, size_table
+from polyshot.experiments.report.summary import (
+    agreement_table,
     cost_tables,
     settings_table,
-    size_table,
+    summary,
+    winner_table,
 )
-from polyshot.experiments.report_summary import agreement_table, summary, winner_table
-from polyshot.experiments.report_tables import accuracy_tables, may_pair, method_order
+from polyshot.experiments.report.tables import accuracy_tables, may_pair, method_order
 from tests.experiments.fake_grid import fake_result
 
 
@@ -172,43 +172,43 @@ def test_the_papers_numbers_stand_beside_the_right_ones() -> None:
     targets = ("cifar100", "gtsrb", "dtd", "cars")
     methods = ("base", "select", "average", "tadam")
     tables = accuracy_tables([fake_result(m, t) for m in methods for t in targets])
-    seen, unseen = beside_paper(tables)
+    seen, unseen = paper_comparisons(tables)
     assert (seen.targets, unseen.targets) == (["cifar100", "gtsrb"], ["dtd"])
     assert seen.methods == ["select", "average"]  # the paper has no base, and no TADAM
     assert seen.paper("select", "gtsrb") == paper_accuracy("seen", "select", "gtsrb")
     assert seen.paper_average("average") == pytest.approx((0.6296 + 0.8293) / 2)
-    rows = {row[0]: row[1:] for row in seen.plain().rows}
+    rows = {row[0]: row[1:] for row in seen.as_text().rows}
     assert rows["gtsrb"][0].endswith("\npaper 96.5")
     assert rows["average of these"][1].endswith("\npaper 72.9")
-    assert unseen.plain().rows[0][1].endswith("\npaper 54.1")
-    assert "differ" in seen.plain().note
+    assert unseen.as_text().rows[0][1].endswith("\npaper 54.1")
+    assert "differ" in seen.as_text().note
     with pytest.raises(LookupError):
         seen.paper("tadam", "gtsrb")
 
 
 def test_a_method_missing_on_one_target_keeps_its_column() -> None:
     results = [fake_result(m, t) for m in ("base", "select") for t in ("cifar100", "gtsrb")]
-    (beside,) = beside_paper(accuracy_tables([*results, fake_result("feat", "gtsrb")]))
-    rows = {row[0]: row[1:] for row in beside.plain().rows}
+    (found,) = paper_comparisons(accuracy_tables([*results, fake_result("feat", "gtsrb")]))
+    rows = {row[0]: row[1:] for row in found.as_text().rows}
     assert rows["cifar100"][0] == "not measured\npaper 53.8"
     assert rows["average of these"][0].startswith("not measured")
 
 
 def test_fewer_sources_and_other_tables() -> None:
     few = [fake_result(m, "gtsrb", "sources-2") for m in ("select", "average")]
-    (beside,) = beside_paper(accuracy_tables(few))
-    assert (beside.seen, beside.sources) == (False, 2)
-    assert "paper's sources: cifar100, imagenet; ours: cifar100, imagenet" in beside.plain().note
+    (found,) = paper_comparisons(accuracy_tables(few))
+    assert not found.seen and found.block.sources == ("cifar100", "imagenet")
+    assert "paper's sources: cifar100, imagenet; ours: cifar100, imagenet" in found.as_text().note
     for changes in ({"shot": 1}, {"way": 4}, {"protocol": "mine"}, {"adaptation": "head"}):
-        assert beside_paper(accuracy_tables([fake_result("select", **changes)])) == []
+        assert paper_comparisons(accuracy_tables([fake_result("select", **changes)])) == []
 
 
 def test_agreement_counts_pairs() -> None:
     levels = {"protonet": 0.5, "select": 0.7, "average": 0.8}  # the paper: 86.2, 96.5, 82.9
     results = [exact(m, [v, v + 0.01, v + 0.02], target="gtsrb") for m, v in levels.items()]
-    found = beside_paper(accuracy_tables(results))[0].agreement()
+    found = paper_comparisons(accuracy_tables(results))[0].agreement()
     assert (found.pairs, found.same, found.clear, found.clear_same) == (3, 1, 3, 1)
-    table = agreement_table(beside_paper(accuracy_tables(results)))
+    table = agreement_table(paper_comparisons(accuracy_tables(results)))
     assert table.rows[0][-2:] == ("1 of 3", "1 of 3")
 
 

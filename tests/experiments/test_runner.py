@@ -17,8 +17,8 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.evaluate import evaluate
 from polyshot.evaluation.results import Result
-from polyshot.experiments.grid_reader import read_grid
-from polyshot.experiments.runner import BAR, Summary, reproduce
+from polyshot.experiments.grid import read_grid
+from polyshot.experiments.run import BAR, Summary
 from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import METHODS, Fitted, Method, find_methods
 from polyshot.pool.pool import Pool
@@ -26,24 +26,13 @@ from polyshot.training import grown_world
 from polyshot.training.world import World
 from polyshot.util.locks import locked
 
-from .small_worlds import SHAPE, SMALL, pack_of, states
+from .small_worlds import OTHER, SHAPE, SMALL, pack_of, run_grid, states
 
 pytestmark = pytest.mark.usefixtures("one_thread", "small_shape")
 
 
-OTHER = pack_of([7] * 6, "other")
-
-
 def run(packs: list[Pack], out: Path, *names: str, **changes: Any) -> Summary:
-    options: dict[str, Any] = {
-        "methods": ["base", "finetune"],
-        "episodes": 4,
-        "shapes": (SHAPE,),
-        "others": [OTHER],
-        "config": SMALL,
-        "sources": packs,
-    }
-    return reproduce(names or ["seen"], out=out, **(options | changes))
+    return run_grid(packs, out, *names, **({"methods": ["base", "finetune"]} | changes))
 
 
 def results(out: Path) -> list[Result]:

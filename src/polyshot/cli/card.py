@@ -31,7 +31,7 @@ def card(
 
     Example: polyshot card run/pool --packs packs --results results.jsonl --out CARD.md
     """
-    from polyshot.experiments.page import write_file
+    from polyshot.experiments.report.pages import write_file
     from polyshot.pool.default import CARD, pool_path
 
     folder = pool_path(pool)

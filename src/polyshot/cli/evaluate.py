@@ -100,9 +100,14 @@ def evaluate(
     from polyshot.evaluation.evaluate import confusion as count_confusions
     from polyshot.evaluation.evaluate import evaluate as measure
     from polyshot.evaluation.results import Result, append_results
-    from polyshot.experiments.confusion import confusion_picture
-    from polyshot.experiments.evaluation_page import rules_of, write_evaluation
-    from polyshot.experiments.own_data import Wish, holds_packs, open_targets
+    from polyshot.experiments.own_data import (
+        ShapeRequest,
+        holds_packs,
+        open_targets,
+        rules_of,
+        write_evaluation,
+    )
+    from polyshot.experiments.report.figures import confusion_picture
     from polyshot.experiments.sheet import save_picture
     from polyshot.pool.default import pool_path
     from polyshot.pool.pool import Pool
@@ -122,7 +127,7 @@ def evaluate(
         open_targets(
             images,
             loaded.size,
-            Wish(way, shot, queries),
+            ShapeRequest(way, shot, queries),
             names_in(targets),
             part,
             drop_small,

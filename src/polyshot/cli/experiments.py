@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyshot.cli.options import Device
+from polyshot.cli.options import Device, names_in
 from polyshot.errors import PolyshotError
 
 if TYPE_CHECKING:
@@ -143,10 +143,11 @@ def reproduce(
     from polyshot.cli.display import progress, table
     from polyshot.engines.local import Helper, helped, lost, process_count
     from polyshot.experiments.grid import GridFolder
+    from polyshot.experiments.jobs import Request
     from polyshot.experiments.protocols import default_episodes, find_protocols, shapes_of
-    from polyshot.experiments.report_plain import size_table
-    from polyshot.experiments.runner import BAR
-    from polyshot.experiments.runner import reproduce as run
+    from polyshot.experiments.report.paper import size_table
+    from polyshot.experiments.run import BAR
+    from polyshot.experiments.run import reproduce as run
     from polyshot.util.device import best_device
 
     wanted = find_protocols(names)
@@ -158,31 +159,33 @@ def reproduce(
         return
     config, overrides, chosen = _config(preset, settings or [])
     usual, slow = default_episodes(preset)
-    count = usual if episodes is None else episodes
+    request = Request(
+        measured,
+        methods=names_in(methods),
+        targets=names_in(targets),
+        seeds=seeds,
+        episodes=usual if episodes is None else episodes,
+        slow_episodes=slow if slow_episodes is None else slow_episodes,
+        shapes=shapes_of(names_in(shots)),
+        adapt=not no_adapt,
+        beyond=beyond,
+        adaptations=list(dict.fromkeys(names_in(adaptations))),
+        part=part,
+        overrides=overrides,
+        options=chosen,
+    )
     where = best_device(device)
     own = Helper.of(helper) if helper else None
     together, command = process_count(processes, where), _command(context)
     with progress("images", whole=BAR) as report:
-        trained, others = _packs(data, _names(sources), GridFolder(out), config, report)
+        trained, others = _packs(data, names_in(sources), GridFolder(out), config, report)
         with helped(1 if own else together, shlex.split(command)[1:]) as helpers:
             done = run(
-                measured,
+                request,
                 trained,
                 others,
                 config,
                 out,
-                methods=_names(methods),
-                targets=_names(targets),
-                seeds=seeds,
-                episodes=count,
-                slow_episodes=slow if slow_episodes is None else slow_episodes,
-                shapes=shapes_of(_names(shots)),
-                adapt=not no_adapt,
-                beyond=beyond,
-                adaptations=_names(adaptations),
-                part=part,
-                overrides=overrides,
-                options=chosen,
                 device=where,
                 report=own.report if own else report,
                 command="" if own else command,
@@ -233,7 +236,7 @@ def tune(
         raise PolyshotError("Tuning tries the declared settings of methods: leave theirs out.")
     where = best_device(device)
     with progress("images", whole=BAR) as report:
-        trained, _ = _packs(data, _names(sources), GridFolder(out), config, report)
+        trained, _ = _packs(data, names_in(sources), GridFolder(out), config, report)
         points = run(names or [], trained, config, out, where, report, _command(context))
     rows = [
         (
@@ -254,7 +257,7 @@ def _config(
     """Return the config, the settings of methods, and the options that went into the config."""
     from polyshot.config import override
     from polyshot.config import preset as look_up
-    from polyshot.experiments.settings import split_options
+    from polyshot.experiments.protocols import split_options
 
     overrides, others = split_options(options)
     return override(look_up(preset), others), overrides, others
@@ -291,7 +294,3 @@ def _command(context: typer.Context) -> str:
         else:
             words += [word for each in values for word in (parameter.opts[0], str(each))]
     return shlex.join(words)
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]

@@ -21,7 +21,7 @@ def show_accuracies(results: "Sequence[Result]") -> None:
     from polyshot.cli.display import out as console
     from polyshot.cli.display import table
     from polyshot.evaluation.compare import as_text, rows, with_averages
-    from polyshot.experiments.calibration_tables import calibration_table
+    from polyshot.experiments.report.summary import calibration_table
 
     found = with_averages(rows(results))
     names = list(dict.fromkeys(name for row in found for name in row.cells))

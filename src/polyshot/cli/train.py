@@ -89,7 +89,8 @@ def info(
     """Show what a pool holds: members, parameters, how it was trained; or the paper's sizes."""
     from polyshot.cli.display import out as console
     from polyshot.cli.display import table
-    from polyshot.experiments.sizes import paper_sizes, pool_sizes
+    from polyshot.experiments.card import pool_sizes
+    from polyshot.experiments.report.paper import paper_sizes
     from polyshot.pool.default import pool_path
     from polyshot.pool.pool import Pool
 

@@ -1,9 +1,15 @@
-"""The card of a pool: what it was made of, how well it does, where it fails, how to remake it."""
+"""A pool for others: its sizes, and its card.
+
+The card says what a pool was made of, how well it does, where it fails, how to remake it.
+"""
 
 import json
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
+from statistics import fmean
 from typing import Any
 
 from polyshot import __version__
@@ -12,46 +18,17 @@ from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.compare import label
 from polyshot.evaluation.results import Result
-from polyshot.experiments.report_tables import classes_in_words, method_order
+from polyshot.experiments.report.tables import classes_in_words, group, method_order
 from polyshot.models.backbone import parameter_count
 from polyshot.models.views import VIEWS
 from polyshot.pool.pool import Pool
 
-RESEARCH_DATA = {
-    "actions": "people doing sports and daily actions, stills from the web",
-    "cars": "Stanford Cars: models of cars",
-    "cifar100": "CIFAR-100: small photographs of things and animals",
-    "dtd": "Describable Textures",
-    "flowers": "Oxford Flowers-102",
-    "gtsrb": "German traffic signs, frames of films",
-    "imagenet": "ImageNet, a subset of its classes",
-    "omniglot": "Omniglot: handwritten characters",
-    "plankton": "microscope images of plankton",
-}
-"""What the public research datasets hold that Polyshot's own pools are trained on."""
 
-RESEARCH = """\
-{names}: subsets of public research datasets, at most 72 pixels, not part of this package. Most of
-them were published for research, several without a licence that would allow commercial use of the
-images, and some were collected from the web without asking the people shown. Whether such terms
-bind weights trained on the images is not settled law. The weights come under the licence of the
-code (Apache-2.0) as far as we can grant it; if you need certainty, train a pool on images of your
-own."""
-DRAWN = "{names}: drawn by Polyshot's own code, under its licence (Apache-2.0)."
-OTHERS = "{names}: this card cannot tell; see where the images came from."
-
-LIMITS = """\
-- It tells apart what your examples tell apart: labels that are wrong, or classes that differ in
-  something no pixel shows, cannot be learned.
-- Images are brought to {size} x {size} pixels, the centre kept: small details of large photographs
-  and things at the border are lost.
-- It answers with one of your classes, also for an image of none of them, unless you ask for
-  `none of these` (`polyshot classify --none-rate`), which finds images of another kind more often
-  than another class of the same kind.
-- Accuracy was measured on few classes at a time; with many or very similar classes it is lower.
-  `polyshot classify` estimates it on your examples, `polyshot evaluate` measures it on more.
-- Probabilities are fitted to validation tasks of the sources; on other images they may be too sure.
-- It is not made for, and was not tested on, recognising people or decisions about them."""
+@cache
+def _facts() -> dict[str, Any]:
+    """Read ``card.json``: what is known of research data, licences and limits."""
+    text = resources.files("polyshot.experiments").joinpath("card.json").read_text("utf-8")
+    return dict(json.loads(text))
 
 
 def card(pool: Pool, results: Sequence[Result] = (), packs: Sequence[Pack] = ()) -> str:
@@ -76,7 +53,7 @@ def card(pool: Pool, results: Sequence[Result] = (), packs: Sequence[Pack] = ())
             f"## Licence of the data\n\n{_licence(sources)}",
             f"## Recipe\n\n{_recipe(pool)}",
             f"## Accuracy\n\n{accuracy_section(pool, results)}",
-            f"## Limits\n\n{LIMITS.format(size=pool.size)}",
+            f"## Limits\n\n{_facts()['limits'].format(size=pool.size)}",
             f"## Remake it\n\n```console\n{_remake(pool)}\n```\n",
         ]
     )
@@ -100,7 +77,8 @@ def _data(sources: Mapping[str, Pack | None]) -> str:
         if pack is None:
             lines.append(f"| {name} | | | | |")
             continue
-        about = RESEARCH_DATA[name] if _is_research(pack) else str(pack.source["origin"])
+        research = _facts()["research_data"]
+        about = research[name] if _is_research(pack) else str(pack.source["origin"])
         domain = pack.domain
         lines.append(
             f"| {name} | {about} | {len(domain.split.train)} of {len(domain.class_names)} | "
@@ -121,14 +99,15 @@ def _licence(sources: Mapping[str, Pack | None]) -> str:
     for name, pack in sources.items():
         drawn = pack is not None and pack.source["reader"] == "toy"
         research = pack is not None and _is_research(pack)
-        kinds[DRAWN if drawn else RESEARCH if research else OTHERS].append(name)
-    return "\n\n".join(text.format(names=", ".join(names)) for text, names in kinds.items())
+        kinds["drawn" if drawn else "research" if research else "others"].append(name)
+    texts = _facts()["licences"]
+    return "\n\n".join(texts[kind].format(names=", ".join(names)) for kind, names in kinds.items())
 
 
 def _is_research(pack: Pack) -> bool:
     """Whether a pack was made of one of the known files."""
     name = pack.domain.name
-    return name in RESEARCH_DATA and pack.source["origin"] == f"{name}.parquet"
+    return name in _facts()["research_data"] and pack.source["origin"] == f"{name}.parquet"
 
 
 def _recipe(pool: Pool) -> str:
@@ -218,10 +197,9 @@ def _left_out(pool: Pool, results: Sequence[Result]) -> str:
 
 
 def _table(results: Sequence[Result]) -> str:
-    cells: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
-    for result in results:
-        cells[result.target][label(result)].append(result)
+    """Make the table of targets by methods, with averages of methods measured on all."""
     methods = list(dict.fromkeys(map(label, results)))
+    cells = {target: group(own, label) for target, own in group(results, _target).items()}
     lines = ["| domain | " + " | ".join(methods) + " |", "|---" * (len(methods) + 1) + "|"]
     for target, row in cells.items():
         texts = [_cell(row.get(method, [])) for method in methods]
@@ -230,11 +208,14 @@ def _table(results: Sequence[Result]) -> str:
         averages = []
         for method in methods:
             rows = [row[method] for row in cells.values() if method in row]
-            means = [sum(r.mean for r in found) / len(found) for found in rows]
-            whole = len(rows) == len(cells)
-            averages.append(f"{100 * sum(means) / len(means):.1f}" if whole else "")
+            mean = fmean(fmean(r.mean for r in found) for found in rows)
+            averages.append(f"{100 * mean:.1f}" if len(rows) == len(cells) else "")
         lines.append("| **average** | " + " | ".join(averages) + " |")
     return "\n".join(lines)
+
+
+def _target(result: Result) -> str:
+    return result.target
 
 
 def _cell(found: Sequence[Result]) -> str:
@@ -242,8 +223,7 @@ def _cell(found: Sequence[Result]) -> str:
     if not found:
         return ""
     means = [100 * r.mean for r in found]
-    half_width = sum(100 * r.half_width for r in found) / len(found)
-    text = f"{sum(means) / len(means):.1f} ±{half_width:.1f}"
+    text = f"{fmean(means):.1f} ±{100 * fmean(r.half_width for r in found):.1f}"
     return f"{text} ({min(means):.1f} to {max(means):.1f})" if len(found) > 1 else text
 
 
@@ -268,3 +248,26 @@ def _changed(plain: Mapping[str, Any]) -> list[str]:
         return [] if value == other else [f"{path[:-1]}={shown}"]
 
     return walk(to_dict(from_dict(plain)), usual, "")
+
+
+# --- sizes
+
+
+def pool_sizes(pool: Pool) -> list[tuple[str, int, str, str, str]]:
+    """List a pool's members with parameters, strength, scale, and accuracy by validation."""
+    steps = pool.about.get("steps", {})
+    rows = []
+    for i, member in enumerate(pool.members):
+        module = pool.modulators[member] if i else pool.base
+        strength = f"{pool.strengths[member]:g}" if i else ""
+        reached = steps.get(f"modulator:{member}" if i else "base", {}).get("validation")
+        validation = "" if reached is None else f"{100 * reached:.1f}"
+        rows.append(
+            (member, parameter_count(module), strength, f"{pool.scales[i]:.3g}", validation)
+        )
+    if pool.selector is not None:
+        rows.append(("(selector)", parameter_count(pool.selector), "", "", ""))
+    return rows
+
+
+# --- shipping in fewer bits

@@ -18,9 +18,8 @@ from polyshot.evaluation.compare import BASELINE, label, rows
 from polyshot.evaluation.evaluate import evaluate, member_shares
 from polyshot.evaluation.results import Result, append_results
 from polyshot.evaluation.stats import interval
-from polyshot.experiments.calibration_tables import calibration_section
-from polyshot.experiments.page import write_page
-from polyshot.experiments.page_tables import HeatMap
+from polyshot.experiments.report.pages import HeatMap, ResultsPage
+from polyshot.experiments.report.summary import calibration_table
 from polyshot.experiments.sheet import contact_sheet
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.pool.default import has_default
@@ -140,8 +139,7 @@ def _write(
     shares: dict[str, list[float]],
     seconds: float,
 ) -> None:
-    write_page(
-        page,
+    ResultsPage(
         "Polyshot: a pool from six domains, tested on eight",
         [
             f"A small ResNet-18 was trained on the training classes of {', '.join(SOURCES)}, then "
@@ -160,8 +158,7 @@ def _write(
             "them need not pay on photographs.",
             "Intervals cover the choice of episodes, not of test classes or of training seeds.",
         ],
-        calibration=calibration_section(results),
-        baseline=BASELINE,
+        calibration=calibration_table(results),
         chance=1 / config.shape.way,
         facts={
             "preset": config.preset,
@@ -170,4 +167,4 @@ def _write(
             "took": f"{seconds / 60:.1f} minutes",
         },
         legend=LEGEND,
-    )
+    ).write(page)

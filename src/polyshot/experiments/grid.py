@@ -1,27 +1,70 @@
-"""The folder of a grid: where its results, failures and remarks are written.
+"""The folder of a grid: cells, the files of each, and how they are written and read.
 
-Everything is written whole or not at all, and one file belongs to one cell, so that several
-processes can work on a folder. `grid_reader` reads it for reports.
+Layout: ``results/<world>/<method>/<protocol>-<cell>.jsonl``, ``shares/``, ``contributions/``,
+``failures/``, ``worlds/`` (trainings), ``locks/``, ``environment.json``. Everything is written
+whole or not at all, and one file belongs to one cell: several processes can work on a folder.
 """
 
+import json
+import math
 import subprocess
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from polyshot import __version__
 from polyshot.data.pack import Pack
+from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result, read_results
+from polyshot.experiments.protocols import ADDED, PARTS
 from polyshot.training.folder import environment
 from polyshot.util.files import read_json, write_json, write_text
 from polyshot.util.locks import locked, locked_if_free
+
+Read = TypeVar("Read")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement: a number of a table, or a panel of a figure."""
+
+    target: Pack
+    shape: EpisodeShape
+    adaptation: str
+    episodes: int
+    seed: int
+    """Of the episodes."""
+    part: str = "test"
+    """Of the target's class split."""
+
+    @property
+    def name(self) -> str:
+        """Name of its files."""
+        shape = f"{self.shape.way}w{self.shape.shot}s{self.shape.queries}q"
+        parts = (self.target.domain.name, shape, self.adaptation, f"{self.episodes}e")
+        # Folders made before there were other parts name none.
+        return "-".join((*parts, f"seed{self.seed}", *self.mark))
+
+    @property
+    def mark(self) -> tuple[str, ...]:
+        """The part for names of files, where it is not the usual one."""
+        return () if self.part == "test" else (self.part,)
+
+    def __str__(self) -> str:
+        adapted = "" if self.adaptation == "none" else f", {self.adaptation}"
+        shape = f"{self.shape.way}-way {self.shape.shot}-shot"
+        part = f", {PARTS[self.part]}" if self.mark else ""
+        return f"{self.target.domain.name}{part}, {shape}{adapted}"
+
+
+# --- writing
 
 
 @dataclass(frozen=True)
@@ -145,3 +188,275 @@ def _code() -> str:
         return git("describe", "--always", "--dirty", "--abbrev=12")
     except (OSError, subprocess.CalledProcessError):
         return __version__
+
+
+# --- reading
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Something that could not be measured."""
+
+    what: str
+    error: str
+    when: str
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How often the selector chose each member."""
+
+    protocol: str
+    preset: str
+    method: str
+    members: list[str]
+    targets: Mapping[str, list[float]]
+    """Target -> one share a member."""
+    part: str = "test"
+    """Of the targets' classes."""
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """Right predictions of each member of the methods that average."""
+
+    protocol: str
+    preset: str
+    target: str
+    queries: int
+    """Of an episode."""
+    members: Mapping[str, list[str]]
+    """Method -> its members."""
+    correct: Mapping[str, list[list[int]]]
+    """Method -> one list an episode, one number a member."""
+    train_seed: int | None = None
+
+    @property
+    def title(self) -> str:
+        """Say where it was measured."""
+        seed = "" if self.train_seed is None else f"seed {self.train_seed}"
+        where = ", ".join(filter(None, (self.preset, self.protocol, seed)))
+        return f"{self.target} ({where})" if where else self.target
+
+    def ends(self) -> tuple[int, int]:
+        """Return the fewest and the most right predictions of all methods; never the same."""
+        every = [n for episodes in self.correct.values() for episode in episodes for n in episode]
+        return min(every), max(*every, min(every) + 1)
+
+    def wins(self, method: str) -> dict[str, int]:
+        """Count the episodes in which each member was the best, or one of the best."""
+        return {
+            member: sum(episode[i] == max(episode) for episode in self.correct[method])
+            for i, member in enumerate(self.members[method])
+        }
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One step of a training: points are (update, value)."""
+
+    world: str
+    run: str
+    """Where its file lies in the world: ``.``, or a method's folder."""
+    step: str
+    loss: list[tuple[float, float]] = field(default_factory=list)
+    validation: list[tuple[float, float]] = field(default_factory=list)
+    not_numbers: int = 0
+    """Values that were infinite or no number: a training that diverged."""
+
+    @property
+    def title(self) -> str:
+        """Name the step, and the method where it is one's own."""
+        return " ".join(filter(None, [self.run if self.run != "." else "", self.step]))
+
+    def updates(self) -> tuple[float, float]:
+        """Return the first and the last update; never the same."""
+        every = [x for x, _ in (*self.loss, *self.validation)] or [0.0]
+        return min(every), max(*every, min(every) + 1)
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training setting: which sources, preset and seed."""
+
+    name: str
+    preset: str = ""
+    seed: int | None = None
+    sources: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All that a grid folder holds."""
+
+    folder: Path
+    results: list[Result]
+    failures: list[Failure]
+    shares: list[Shares]
+    contributions: list[Contributions]
+    worlds: dict[str, Training]
+    curves: list[Curve]
+    environment: dict[str, Any]
+
+
+def read_grid(folder: Path) -> Grid:
+    """Read a grid folder; only results must be there, all else may be missing."""
+    if not folder.is_dir():
+        raise PolyshotError(f"There is no folder {folder}: run 'polyshot reproduce' first.")
+    results = _results(folder)
+    worlds = _each(folder, "worlds/*/world.json", _world)
+    return Grid(
+        folder,
+        results,
+        _each(folder, "failures/*.json", lambda _, a: _failure(a)),
+        _each(folder, "shares/*.json", lambda _, a: _shares(a)),
+        _each(folder, "contributions/*.json", lambda _, a: _contributions(a)),
+        {world.name: world for world in worlds},
+        _curves(folder / "worlds"),
+        next(iter(_each(folder, "environment.json", lambda _, a: dict(a))), {}),
+    )
+
+
+def _results(folder: Path) -> list[Result]:
+    found: dict[tuple[object, ...], tuple[Path, Result]] = {}
+    for path in sorted((folder / "results").rglob("*.jsonl")):
+        for number, result in enumerate(read_results(path), 1):
+            if reason := _wrong(result):
+                raise PolyshotError(
+                    f"{path}, line {number}, '{result.method}' on {result.target}: {reason}; "
+                    "delete the line and run 'polyshot reproduce' again."
+                )
+            cell = (
+                *(result.preset, result.protocol, result.target, result.shot, result.way),
+                *(result.method, result.adaptation, result.train_seed, result.draw, result.part),
+                # Pools that grow are tested on every domain, once for each that is added.
+                *((result.added, *result.sources) if result.protocol == ADDED else ()),
+            )
+            before, other = found.setdefault(cell, (path, result))
+            if other.settings == result.settings and other.episodes != result.episodes:
+                # Measured again on more episodes of the same draw, which begin with the first.
+                longer = (path, result) if result.episodes > other.episodes else (before, other)
+                found[cell] = longer
+            elif other.per_episode != result.per_episode:
+                raise PolyshotError(
+                    f"'{result.method}' on {result.target} was measured twice, with different "
+                    f"numbers, in {before} and {path}: delete one of the two."
+                )
+    if not found:
+        raise PolyshotError(
+            f"{folder} has no results (results/*.jsonl): run 'polyshot reproduce' first."
+        )
+    return [result for _, result in found.values()]
+
+
+def _wrong(result: Result) -> str:
+    """Say what makes a result unusable; JSON lets NaN and any length through."""
+    texts = (result.method, result.target, result.adaptation, result.protocol, result.preset)
+    if not all(isinstance(text, str) for text in texts):
+        return "a name is not text"
+    if not isinstance(result.per_episode, list):
+        return "the accuracies of its episodes are missing"
+    seconds = (result.seconds or 0.0, result.added_seconds or 0.0)
+    numbers = [result.mean, result.half_width, *result.per_episode, *seconds]
+    if not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
+        return "a value is not a number"
+    if len(result.per_episode) != result.episodes or result.episodes < 2:
+        return f"{result.episodes} episodes are noted, {len(result.per_episode)} are there"
+    if not all(0 <= n <= 1 for n in (result.mean, *result.per_episode)):
+        return "an accuracy is not between 0 and 1"
+    error = result.calibration_error
+    if error is not None and not (isinstance(error, int | float) and 0 <= error <= 1):
+        return "its calibration error is not between 0 and 1"
+    if abs(sum(result.per_episode) / result.episodes - result.mean) > 0.001:
+        return "the mean is not that of its episodes"
+    return ""
+
+
+def _each(folder: Path, pattern: str, read: Callable[[Path, Any], Read]) -> list[Read]:
+    """Read the JSON files of a pattern, in the order of their names."""
+    found = []
+    for path in sorted(folder.glob(pattern)):
+        try:
+            found.append(read(path, json.loads(path.read_text(encoding="utf-8"))))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+            raise PolyshotError(
+                f"{path} is damaged ({what}): delete it and run 'polyshot reproduce' again."
+            ) from None
+    return found
+
+
+def _failure(about: Mapping[str, Any]) -> Failure:
+    return Failure(str(about["what"]), str(about["error"]), str(about.get("when", "")))
+
+
+def _world(path: Path, about: Mapping[str, Any]) -> Training:
+    sources = [str(name) for name in about.get("sources", [])]
+    return Training(path.parent.name, str(about.get("preset", "")), about.get("seed"), sources)
+
+
+def _shares(about: Mapping[str, Any]) -> Shares:
+    members = _names(about["members"])
+    rows = dict(zip(_names(about["targets"]), about["shares"], strict=True))
+    for row in rows.values():
+        _check_row(row, members, 1)
+    method, part = str(about.get("method", "select")), str(about.get("part", "test"))
+    return Shares(about["protocol"], about["preset"], method, members, rows, part)
+
+
+def _contributions(about: Mapping[str, Any]) -> Contributions:
+    queries = int(about["queries"])
+    members, correct = {}, {}
+    for method, own in about["methods"].items():
+        members[method], correct[method] = _names(own["members"]), own["correct"]
+        if not own["correct"]:
+            raise ValueError(f"{method} has no episodes")
+        for episode in own["correct"]:
+            _check_row(episode, members[method], queries)
+    return Contributions(
+        about["protocol"],
+        about["preset"],
+        about["target"],
+        queries,
+        members,
+        correct,
+        about.get("train_seed"),
+    )
+
+
+def _names(values: Sequence[object]) -> list[str]:
+    return [str(value) for value in values]
+
+
+def _check_row(row: Sequence[float], members: Sequence[str], most: float) -> None:
+    if len(row) != len(members):
+        raise ValueError(f"{len(row)} numbers for {len(members)} members")
+    if not all(0 <= value <= most + 1e-6 for value in row):  # false for NaN as well
+        raise ValueError(f"a number is not between 0 and {most}")
+
+
+def _curves(worlds: Path) -> list[Curve]:
+    curves: dict[tuple[str, str, str], Curve] = {}
+    files = {*worlds.glob("*/**/metrics.jsonl"), *worlds.glob("*/**/*-metrics.jsonl")}
+    for path in sorted(files):
+        world, *inside = path.relative_to(worlds).parts
+        run = "/".join([*inside[:-1], inside[-1].removesuffix("metrics.jsonl").rstrip("-")])
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                about = json.loads(line)
+                key = (world, run.rstrip("/") or ".", str(about["step"]))
+                number = float(about["number"])
+            except (ValueError, KeyError, TypeError):  # cut off by a kill
+                continue
+            curve = curves.setdefault(key, Curve(*key))
+            bad = 0
+            for points, value in ((curve.loss, "loss"), (curve.validation, "validation")):
+                if not isinstance(about.get(value), int | float):
+                    continue
+                if math.isfinite(about[value]):
+                    points.append((number, float(about[value])))
+                else:
+                    bad += 1
+            if bad:
+                curves[key] = Curve(*key, curve.loss, curve.validation, curve.not_numbers + bad)
+    return [c for c in curves.values() if max(len(c.loss), len(c.validation)) > 1 or c.not_numbers]

@@ -1,8 +1,13 @@
-"""The jobs of a grid: what a protocol measures, method by method in each world."""
+"""What is asked of a grid, and the jobs that it makes: cells that share a training.
+
+A job is what is trained together: the cells of one method in one world. Cells of several protocols
+that are the same measurement are one cell.
+"""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,36 +16,275 @@ import torch
 from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
-from polyshot.errors import PolyshotError
+from polyshot.errors import PolyshotError, did_you_mean, join_names, unknown
 from polyshot.evaluation.compare import BASELINE
 from polyshot.evaluation.meter import Meter
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.targets import Target
-from polyshot.experiments.cells import Cell, Job, Measure
-from polyshot.experiments.contributions import contributions
-from polyshot.experiments.grid import GridFolder
+from polyshot.experiments.grid import Cell, GridFolder
 from polyshot.experiments.protocols import (
     ADDED,
     CONTRIBUTION_EPISODES,
     CONTRIBUTORS,
+    PARTS,
     PROTOCOLS,
     SHAPES,
+    Overrides,
     Protocol,
     Trial,
+    find_protocols,
+    settings_of,
 )
-from polyshot.experiments.settings import Overrides, settings_of
 from polyshot.methods.method import Fitted, Method, find_methods
-from polyshot.methods.pool_rules import PoolWithRule
+from polyshot.pool.files import check_domains
+from polyshot.tasks import Tasks
 from polyshot.training.training_run import TrainingRun, settings_mark
 from polyshot.util.files import write_json
 from polyshot.util.hashing import digest
+from polyshot.util.progress import Progress
+
+EPISODE_SEED = 0
+Measure = Callable[[Cell, Target], None]
+"""Measures a cell and writes what came out."""
+
+
+# --- what is asked for
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a grid."""
+
+    protocols: Sequence[str]
+    """Names."""
+    methods: Sequence[str] = ()
+    """Names; all by default."""
+    targets: Sequence[str] = ()
+    """Names of the domains to test on; all by default. What no target needs is not trained. Of
+    `added` they are the domains to add, each tested on all domains."""
+    seeds: int = 1
+    """Trainings of each world, with the config's seed and the next ones."""
+    episodes: int = 600
+    """Of each cell."""
+    slow_episodes: int | None = None
+    """Of adaptations that learn whole networks (`Method.slow`); as many as others by default."""
+    shapes: Sequence[EpisodeShape] = SHAPES
+    adapt: bool = True
+    """Measure with further adaptation, too."""
+    beyond: bool = False
+    """Measure methods and adaptations that the paper does not have, too; methods that are named
+    count in any case."""
+    adaptations: Sequence[str] = ()
+    """Names of the adaptations to measure, instead of what `adapt` and `beyond` say; ``none`` is
+    one of them."""
+    part: str = "test"
+    """Of the targets' class splits: ``test``, or ``val`` to make choices on. Targets without such
+    classes are left out; contributions are of test classes in any case."""
+    overrides: Overrides = field(default_factory=dict)
+    """Settings of methods, by method."""
+    options: Sequence[str] = ()
+    """What of the config was chosen on purpose, as ``modulator.members=4``: options that belong to
+    a protocol override all else."""
+
+    def found_methods(self) -> list[Method]:
+        """Look the methods up."""
+        found = find_methods(list(dict.fromkeys(self.methods)))
+        return [method for method in found if self.methods or self.beyond or not method.beyond]
+
+    @property
+    def _slow(self) -> int:
+        return self.episodes if self.slow_episodes is None else self.slow_episodes
+
+    def adaptations_of(self, method: Method) -> tuple[str, ...]:
+        """List what is measured of a method."""
+        if self.adaptations:
+            return tuple(name for name in method.adaptations if name in self.adaptations)
+        every = method.adaptations if self.beyond else method.adaptations_of_paper()
+        return every if self.adapt else every[:1]
+
+    def cells(self, method: Method, targets: Sequence[Pack]) -> list[Cell]:
+        """List the cells of a method on some targets."""
+        return [
+            Cell(
+                target,
+                shape,
+                adaptation,
+                min(self._slow, self.episodes) if adaptation in method.slow else self.episodes,
+                EPISODE_SEED,
+                self.part,
+            )
+            for target in targets
+            for shape in self.shapes
+            for adaptation in self.adaptations_of(method)
+        ]
+
+    def check(self, sources: Sequence[Pack], others: Sequence[Pack], config: Config) -> None:
+        """Refuse what cannot be run at all, before anything is spent on it."""
+        methods = self.found_methods()
+        for protocol in find_protocols(self.protocols):
+            if not methods_of(protocol, methods):
+                known = [method.name for method in methods_of(protocol, find_methods())]
+                raise PolyshotError(
+                    f"'{protocol.name}' measures the base and methods over the pool, not "
+                    f"{join_names([method.name for method in methods])}: take some of "
+                    f"{join_names(known, 20)}."
+                )
+        if self.seeds < 1:
+            raise PolyshotError(f"{self.seeds} seeds train nothing: ask for at least 1.")
+        if min(self.episodes, self._slow) < 2:
+            raise PolyshotError("An interval needs at least 2 episodes of each cell.")
+        if self.part not in PARTS:
+            raise PolyshotError(
+                f"There is no part '{self.part}' to measure on, only {join_names(PARTS)}."
+                f"{did_you_mean(self.part, PARTS)}"
+            )
+        adaptations = list(dict.fromkeys(a for method in methods for a in method.adaptations))
+        for name in self.adaptations:
+            if name not in adaptations:
+                raise PolyshotError(
+                    f"None of the methods has an adaptation '{name}', only "
+                    f"{join_names(adaptations, 20)}.{did_you_mean(name, adaptations)}"
+                )
+        names = [pack.domain.name for pack in (*sources, *others)]
+        if doubles := sorted({name for name in names if names.count(name) > 1}):
+            raise PolyshotError(
+                f"Domains must have different names, these are twice: {join_names(doubles)}."
+            )
+        check_domains(names)
+        for name in self.targets:
+            if name not in names:
+                raise unknown("target", name, names, 20)
+        for pack in others:  # sources are checked by their world
+            if pack.size != config.size:
+                raise PolyshotError(
+                    f"{pack.domain.name} has images of {pack.size} pixels, the training wants "
+                    f"{config.size}: import it with --size {config.size}, or leave it out."
+                )
+
+    def trials(
+        self, sources: Sequence[Pack], others: Sequence[Pack]
+    ) -> list[tuple[Protocol, Trial]]:
+        """List what is trained and tested, as far as it is wanted.
+
+        Targets without classes in the part are left out; those that were named are refused.
+        """
+        found = []
+        protocols = find_protocols(self.protocols)
+        for protocol in protocols:
+            part = "test" if protocol.kind == "contributions" else self.part
+            for trial in protocol.trials(sources, others):
+                chosen = self._targets(trial)
+                measured = tuple(pack for pack in chosen if pack.domain.split.part(part))
+                names = [pack.domain.name for pack in chosen if pack not in measured]
+                if empty := [name for name in names if name in self.targets]:
+                    raise PolyshotError(
+                        f"{join_names(empty)} has no {PARTS[part]}: leave it out of the targets, "
+                        "or measure on another part."
+                    )
+                if measured:
+                    found.append((protocol, replace(trial, targets=measured)))
+        if not found:
+            what = join_names([protocol.name for protocol in protocols], 20)
+            raise PolyshotError(
+                f"There is nothing to measure in {what} with the targets asked for, on "
+                f"{PARTS[self.part]}."
+            )
+        return found
+
+    def _targets(self, trial: Trial) -> tuple[Pack, ...]:
+        """Return the targets of a trial that were asked for: all where no names are given."""
+        if not self.targets:
+            return trial.targets
+        if trial.left_out is not None:
+            return trial.targets if trial.left_out.domain.name in self.targets else ()
+        return tuple(pack for pack in trial.targets if pack.domain.name in self.targets)
+
+
+def methods_of(protocol: Protocol, methods: Sequence[Method], grown: bool = False) -> list[Method]:
+    """List the methods that a protocol measures; the base is the same when its pool has grown."""
+    if not protocol.pools_only:
+        return list(methods)
+    return [
+        method
+        for method in methods
+        if method.pool is not None or (method.name == BASELINE and not grown)
+    ]
+
+
+# --- what is trained together
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a job is trained on."""
+
+    world: str
+    """Name of the world's folder."""
+    sources: tuple[Pack, ...]
+    added: Pack | None
+    """The domain that was added to the world's pool, if any."""
+    config: Config
+
+    def make(self, folder: Path, device: torch.device, report: Progress | None) -> TrainingRun:
+        """Make the world, which trains what it is asked for."""
+        return TrainingRun(self.sources, self.config, folder, device, report, self.added)
+
+
+@dataclass(eq=False)
+class Job(ABC):
+    """Cells that share a training."""
+
+    setting: Setting
+    name: str
+    """A method with the mark of its settings."""
+    cells: dict[Cell, list[str]]
+    """The protocols that each belongs to."""
+    grid: GridFolder
+
+    @property
+    def world(self) -> str:
+        """Name of the world's folder."""
+        return self.setting.world
+
+    @property
+    def lock(self) -> str:
+        """Name of the lock that who works on it holds."""
+        return f"{self.world}-{self.name}"
+
+    def label(self, cell: Cell) -> str:
+        """Name a cell's failure."""
+        return f"{self.lock}-{cell.name}"
+
+    def describe(self, cell: Cell) -> str:
+        """Say for people what a cell is."""
+        setting = self.setting
+        added = "" if setting.added is None else f", {setting.added.domain.name} added"
+        where = f"{setting.config.preset}, {len(setting.sources)} sources{added}"
+        where += f", seed {setting.config.seed}"
+        return f"{self.what} on {cell} ({'/'.join(self.cells[cell])}; {where})"
+
+    @property
+    @abstractmethod
+    def what(self) -> str:
+        """Name for people what is measured."""
+
+    @abstractmethod
+    def is_done(self, cell: Cell) -> bool:
+        """Tell whether a cell has all its files."""
+
+    def is_known(self, cell: Cell) -> bool:
+        """Complete a cell from what is there already, if that is possible."""
+        return self.is_done(cell)
+
+    @abstractmethod
+    def fit(self, world: TrainingRun) -> Measure:
+        """Train what is missing; returns what measures cells."""
 
 
 @dataclass(eq=False)
 class AccuracyJob(Job):
     """A method's accuracies."""
 
-    grid: GridFolder
     method: Method
     settings: dict[str, float]
 
@@ -88,44 +332,46 @@ class AccuracyJob(Job):
         took = world.addition(self.method.pool) if self.method.pool else None
         if took is None or world.added is None:
             return {}
-        name = world.added.domain.name
-        return {"added": name, "added_seconds": took.seconds, "added_on": took.device}
+        return {
+            "added": world.added.domain.name,
+            "added_seconds": took.seconds,
+            "added_on": took.device,
+        }
 
     def _note(self, note: str, fitted: Fitted) -> str:
         """Add to what is known of a result, where classes are in clusters, how many there are."""
-        if self.config.modulator.members == 1 or not isinstance(fitted, PoolWithRule):
+        if self.setting.config.modulator.members == 1 or self.method.pool is None:
             return note
-        count, sources = len(fitted.pool.modulators), len(self.sources)
+        count, sources = len(fitted.member_names()) - 1, len(self.setting.sources)
         one = "source" if sources == 1 else "sources"
         members = f"modulators for {sources} {one}: {count}" if count else ""
         return "; ".join(filter(None, (note, members)))
 
     def _is_added(self, cell: Cell) -> bool:
-        return self.added is not None and self.added.domain.name == cell.target.domain.name
+        added = self.setting.added
+        return added is not None and added.domain.name == cell.target.domain.name
 
     def _shows_shares(self, protocol: str, cell: Cell) -> bool:
         """Tell whether shares are kept: of pools that grow, only of the domain that was added."""
         return protocol != ADDED or self._is_added(cell)
 
     def _add_shares(self, meter: Meter, cell: Cell, target: Target) -> None:
-        fitted = meter.fitted
-        if not isinstance(fitted, PoolWithRule) or fitted.rule != "select":
-            return
         if cell.adaptation != "none" or cell.shape != SHAPES[0]:
             return
-        shares = fitted.weights(target.tasks(cell.shape, cell.episodes)).mean(0).tolist()
+        selected = meter.fitted.selections(target.tasks(cell.shape, cell.episodes))
+        if selected is None:
+            return
+        about: dict[str, Any] = {
+            "preset": self.setting.config.preset,
+            "sources": meter.world.sources,
+            "method": self.method.name,
+            "members": meter.fitted.member_names(),
+            "part": cell.part,
+        }
+        name, domain = self._shares_name(cell), cell.target.domain.name
         for protocol in self.cells[cell]:
-            if not self._shows_shares(protocol, cell):
-                continue
-            about: dict[str, Any] = {
-                "preset": self.config.preset,
-                "sources": meter.world.sources,
-                "method": self.method.name,
-                "members": fitted.pool.members,
-                "part": cell.part,
-            }
-            name = self._shares_name(cell)
-            self.grid.add_shares(name, protocol, about, cell.target.domain.name, shares)
+            if self._shows_shares(protocol, cell):
+                self.grid.add_shares(name, protocol, about, domain, selected.mean(0).tolist())
 
     def _shares_name(self, cell: Cell) -> str:
         return "-".join((self.lock, *cell.mark))
@@ -147,9 +393,11 @@ class AccuracyJob(Job):
 
 @dataclass(eq=False)
 class ContributionJob(Job):
-    """Right predictions of the members of the averaging methods."""
+    """Right predictions of the members of the averaging methods, in every episode.
 
-    grid: GridFolder
+    The paper's figure 'Contributions of individual models': Simple-Avg's networks against DoA's.
+    """
+
     settings: dict[str, dict[str, float]]
     """By method."""
 
@@ -170,55 +418,46 @@ class ContributionJob(Job):
         }
 
         def measure(cell: Cell, target: Target) -> None:
-            counts = contributions(fitted, target.tasks(cell.shape, cell.episodes))
             about = {
                 "protocol": "contributions",
-                "preset": self.config.preset,
+                "preset": self.setting.config.preset,
                 "target": cell.target.domain.name,
                 "sources": world.sources,
-                "train_seed": self.config.seed,
+                "train_seed": self.setting.config.seed,
             }
+            counts = contributions(fitted, target.tasks(cell.shape, cell.episodes))
             write_json(self._file(cell), {**about, **counts})
 
         return measure
 
     def _file(self, cell: Cell) -> Path:
-        folder = self.grid.path / "contributions"
-        return folder / f"{self.world}-{self.name}-{cell.name}.json"
+        return self.grid.path / "contributions" / f"{self.lock}-{cell.name}.json"
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What of a protocol is wanted."""
+def contributions(fitted: Mapping[str, Fitted], tasks: Tasks) -> dict[str, Any]:
+    """Count each member's right answers in each episode, for methods that have members.
 
-    methods: Sequence[Method]
-    shapes: Sequence[EpisodeShape]
-    adapt: bool
-    """Whether with further adaptation, too."""
-    episodes: int
-    slow_episodes: int
-    """Of adaptations that learn whole networks."""
-    episode_seed: int
-    overrides: Overrides
-    beyond: bool = False
-    """Whether adaptations count that the paper does not have."""
-    part: str = "test"
-    """Of the targets' class splits; contributions are always of test classes."""
-    options: Sequence[str] = ()
-    """Options of the config that were chosen on purpose: no protocol's own override them."""
-    only: Sequence[str] = ()
-    """Adaptations that were named, ``none`` maybe among them: then no others count."""
+    Returns:
+        ``{"queries": of an episode, "methods": {name: {"members": [M], "correct": [E][M]}}}``.
 
-    def adaptations(self, method: Method) -> tuple[str, ...]:
-        """List what is measured of a method."""
-        if self.only:
-            return tuple(name for name in method.adaptations if name in self.only)
-        every = method.adaptations if self.beyond else method.adaptations_of_paper()
-        return every if self.adapt else every[:1]
+    """
+    methods = {}
+    for name, each in fitted.items():
+        if not each.member_names():
+            raise PolyshotError(f"'{name}' has no members whose predictions could be counted.")
+        predicted = each.member_probabilities(tasks).argmax(-1)  # [M, E, W * Q]
+        queries = predicted.shape[-1] // tasks.way
+        labels = torch.arange(tasks.way, device=predicted.device).repeat_interleave(queries)
+        correct = (predicted == labels).sum(-1).T.tolist()
+        methods[name] = {"members": list(each.member_names()), "correct": correct}
+    return {"queries": tasks.query.shape[1], "methods": methods}
 
 
 def jobs_of(
-    trials: Sequence[tuple[Protocol, Trial]], config: Config, wanted: Wanted, grid: GridFolder
+    request: Request,
+    trials: Sequence[tuple[Protocol, Trial]],
+    config: Config,
+    grid: GridFolder,
 ) -> list[Job]:
     """List the jobs of some trials, world by world, methods in their order.
 
@@ -226,65 +465,34 @@ def jobs_of(
     """
     worlds: dict[str, dict[str, Job]] = {}
     for protocol, trial in trials:
-        chosen = protocol.config(config, wanted.options)
-        world = TrainingRun(
-            trial.sources, chosen, grid.worlds, torch.device("cpu"), added=trial.added
-        ).name
+        chosen = protocol.config(config, request.options)
+        cpu = torch.device("cpu")  # it is only asked for its name
+        world = TrainingRun(trial.sources, chosen, grid.worlds, cpu, added=trial.added).name
+        setting = Setting(world, trial.sources, trial.added, chosen)
         own = worlds.setdefault(world, {})
-        place = (world, trial.sources, trial.added, chosen)
         if protocol.kind == "contributions":
-            _add_contributions(own, place, protocol, trial, wanted, grid)
+            job = _contribution_job(request, setting, trial.targets, grid)
+            own[job.name] = job
             continue
-        for method in methods_of(protocol, wanted.methods, grown=trial.grown):
-            settings = settings_of(method, config.preset, wanted.overrides)
+        for method in methods_of(protocol, request.found_methods(), grown=trial.grown):
+            settings = settings_of(method, config.preset, request.overrides)
             name = f"{method.name}-{settings_mark(settings)}"
-            job = own.setdefault(name, AccuracyJob(*place, name, {}, grid, method, settings))
-            for cell in _cells(method, trial.targets, wanted):
-                job.cells.setdefault(cell, []).append(protocol.name)
+            new = AccuracyJob(setting, name, {}, grid, method, settings)
+            for cell in request.cells(method, trial.targets):
+                own.setdefault(name, new).cells.setdefault(cell, []).append(protocol.name)
     return [job for own in worlds.values() for job in own.values()]
 
 
-def methods_of(protocol: Protocol, methods: Sequence[Method], grown: bool = False) -> list[Method]:
-    """List the methods that a protocol measures; the base is the same when its pool has grown."""
-    if not protocol.pools_only:
-        return list(methods)
-    return [
-        method
-        for method in methods
-        if method.pool is not None or (method.name == BASELINE and not grown)
-    ]
-
-
-def _cells(method: Method, targets: Sequence[Pack], wanted: Wanted) -> list[Cell]:
-    cells = []
-    for target in targets:
-        for shape in wanted.shapes:
-            for adaptation in wanted.adaptations(method):
-                slow = adaptation in method.slow
-                count = min(wanted.slow_episodes, wanted.episodes) if slow else wanted.episodes
-                how = (target, shape, adaptation, count, wanted.episode_seed, wanted.part)
-                cells.append(Cell(*how))
-    return cells
-
-
-def _add_contributions(
-    own: dict[str, Job],
-    place: tuple[str, tuple[Pack, ...], Pack | None, Config],
-    protocol: Protocol,
-    trial: Trial,
-    wanted: Wanted,
-    grid: GridFolder,
-) -> None:
+def _contribution_job(
+    request: Request, setting: Setting, targets: Sequence[Pack], grid: GridFolder
+) -> ContributionJob:
     settings = {
-        method.name: settings_of(method, place[-1].preset, wanted.overrides)
+        method.name: settings_of(method, setting.config.preset, request.overrides)
         for method in find_methods(CONTRIBUTORS)
     }
     mark = digest(json.dumps(settings, sort_keys=True))[:6]
     cells = {
-        Cell(target, SHAPES[0], "none", CONTRIBUTION_EPISODES, wanted.episode_seed): [protocol.name]
-        for target in trial.targets
+        Cell(target, SHAPES[0], "none", CONTRIBUTION_EPISODES, EPISODE_SEED): ["contributions"]
+        for target in targets
     }
-    if cells:
-        own[f"contributions-{mark}"] = ContributionJob(
-            *place, f"contributions-{mark}", cells, grid, settings
-        )
+    return ContributionJob(setting, f"contributions-{mark}", cells, grid, settings)

@@ -1,6 +1,7 @@
-"""Targets to measure a pool on: packs, or a user's own labelled images, packed for the occasion.
+"""Measuring a pool: on packs, or on a user's own labelled images, packed for the occasion.
 
-Of one's own images all classes are new to the pool, and the tasks are as large as they allow.
+Of one's own images all classes are new to the pool, and the tasks are as large as they allow. What
+came out is shown on a page.
 """
 
 import tempfile
@@ -15,7 +16,21 @@ from polyshot.data.pack import Domain, Pack, open_packs
 from polyshot.data.shapes import Capacity, EpisodeShape
 from polyshot.data.splits import ClassSplit
 from polyshot.errors import PolyshotError, join_names
+from polyshot.evaluation.compare import BASELINE, rows
+from polyshot.evaluation.results import Result
+from polyshot.experiments.report.pages import ResultsPage
+from polyshot.experiments.report.summary import calibration_table
+from polyshot.experiments.sheet import contact_sheet
+from polyshot.pool.pool import Pool
+from polyshot.predict.rules import RULES, rule
 from polyshot.util.progress import Progress
+
+ADAPTATIONS = {
+    "+ head": "a linear head learned on the support set",
+    "+ pa": "a linear map of the embeddings learned on the support set",
+    "+ tsa": "a modulator of the task's own learned on the support set",
+}
+"""What the further adaptations do, for the page's legend."""
 
 LARGEST = EpisodeShape()
 """What is measured where the images allow it: 5 ways, 5 shots, 10 queries."""
@@ -24,7 +39,7 @@ KEPT = 0.8
 
 
 @dataclass(frozen=True)
-class Wish:
+class ShapeRequest:
     """Numbers of an episode's shape that a user insists on; the others follow from the images."""
 
     way: int | None = None
@@ -63,7 +78,7 @@ def holds_packs(path: Path) -> bool:
 def open_targets(
     path: Path,
     size: int,
-    wish: Wish | None = None,
+    request: ShapeRequest | None = None,
     only: Sequence[str] = (),
     part: str | None = None,
     drop_small: bool = False,
@@ -75,7 +90,7 @@ def open_targets(
     Args:
         path: a pack or a folder of packs; an image folder, or what else `data import` reads.
         size: the pool's, to which images are brought.
-        wish: what the tasks must look like.
+        request: what the tasks must look like.
         only: of several domains take these.
         part: of the packs' class split, ``test`` by default; of images all classes are taken.
         drop_small: of packs, leave out classes that are too small for the shape.
@@ -83,28 +98,28 @@ def open_targets(
         progress: told how many images were read.
 
     """
-    wish = wish or Wish()
+    request = request or ShapeRequest()
     if (path / "pool.json").is_file():
         raise PolyshotError(f"{path} is a pool: name it with --pool, and the images without.")
     if holds_packs(path):
         packs = open_packs(path, list(dict.fromkeys(only)))
-        yield [Target(pack, wish.shape(), part or "test", drop_small) for pack in packs]
+        yield [Target(pack, request.shape(), part or "test", drop_small) for pack in packs]
         return
     options = ImportOptions(size=size, skip_bad=True, only=tuple(only))
     with tempfile.TemporaryDirectory(prefix="polyshot-") as folder:
         imported = import_source(path, Path(folder), options, progress=progress)
-        yield [_own(one, wish, group_disjoint) for one in imported]
+        yield [_own(one, request, group_disjoint) for one in imported]
 
 
 def choose_shape(
-    domain: Domain, wish: Wish | None = None, group_disjoint: bool = True
+    domain: Domain, request: ShapeRequest | None = None, group_disjoint: bool = True
 ) -> EpisodeShape:
     """Find the largest tasks, up to 5 ways, 5 shots and 10 queries, for most of the classes.
 
     Two thirds of the images of a small class are support, one third queries. Refuses where fewer
     than two classes have two images each.
     """
-    wish = wish or Wish()
+    request = request or ShapeRequest()
     smallest = EpisodeShape(1, 1, 1)
     usable = len(_fitting(domain, smallest, group_disjoint))
     if len(domain.class_names) < 2:
@@ -117,12 +132,12 @@ def choose_shape(
             f"{domain.name}: {usable} of {len(domain.class_names)} classes have two images, at "
             "least two classes must: one image to learn from and one to ask for. Add images."
         )
-    way = min(LARGEST.way, usable) if wish.way is None else wish.way
+    way = min(LARGEST.way, usable) if request.way is None else request.way
     needed = max(way, ceil(KEPT * usable))
     shape = smallest
     for images in range(LARGEST.shot + LARGEST.queries, 1, -1):
         shot = min(LARGEST.shot, images - max(1, images // 3))
-        shape = wish.shape(EpisodeShape(way, shot, min(LARGEST.queries, images - shot)))
+        shape = request.shape(EpisodeShape(way, shot, min(LARGEST.queries, images - shot)))
         if len(_fitting(domain, shape, group_disjoint)) >= needed:
             return shape
     return shape  # the sampler says why the shape that was wished for cannot be
@@ -138,10 +153,10 @@ def _fitting(domain: Domain, shape: EpisodeShape, group_disjoint: bool) -> tuple
         return ()
 
 
-def _own(imported: Imported, wish: Wish, group_disjoint: bool) -> Target:
+def _own(imported: Imported, request: ShapeRequest, group_disjoint: bool) -> Target:
     """Describe imported images as a target, with what was left out."""
     domain = imported.pack.domain
-    shape = choose_shape(domain, wish, group_disjoint)
+    shape = choose_shape(domain, request, group_disjoint)
     remarks = []
     if bad := imported.skipped:
         named = join_names((f"{one.where} ({one.kind})" for one in bad), limit=3)
@@ -153,7 +168,7 @@ def _own(imported: Imported, wish: Wish, group_disjoint: bool) -> Target:
             f"{domain.name}: {len(small)} of {len(domain.class_names)} classes have fewer than "
             f"{shape.shot + shape.queries} images and are left out: {join_names(small, 3)}."
         )
-    if shape != wish.shape():
+    if shape != request.shape():
         remarks.append(
             f"{domain.name}: {len(domain.labels):,} images of {len(domain.class_names)} classes "
             f"allow tasks of {shape}, fewer than the usual {LARGEST}."
@@ -161,3 +176,80 @@ def _own(imported: Imported, wish: Wish, group_disjoint: bool) -> Target:
     everything = ClassSplit((), (), tuple(range(len(domain.class_names))), rule="target-only")
     pack = replace(imported.pack, domain=domain.with_split(everything))
     return Target(pack, shape, "all", True, tuple(remarks))
+
+
+# --- the page
+
+
+def rules_of(pool: Pool) -> list[str]:
+    """List the rules that a pool can follow on embeddings alone, the base first.
+
+    `select` needs a selector; a rule that mixes modulators makes a network of its own for each
+    task, which takes minutes on a CPU.
+    """
+    able = [BASELINE]
+    for name in RULES:
+        try:
+            found = rule(name, pool)
+        except PolyshotError:
+            continue  # measured are those that can be
+        if found.mixes != "modulators":
+            able.append(name)
+    return list(dict.fromkeys(able))
+
+
+def write_evaluation(
+    path: Path,
+    pool: Pool,
+    targets: Sequence[Target],
+    results: Sequence[Result],
+    pool_name: str,
+    commands: Sequence[str] = (),
+) -> None:
+    """Write the page.
+
+    Args:
+        path: the HTML file.
+        pool: what was measured.
+        targets: on these.
+        results: all of them, `base` among the methods.
+        pool_name: as the user called it.
+        commands: what to type next.
+
+    """
+    names = [target.pack.domain.name for target in targets]
+    shapes = {str(target.shape) for target in targets}
+    ways = {target.shape.way for target in targets}
+    episodes = max(result.episodes for result in results)
+    used = {result.method for result in results} | {f"+ {r.adaptation}" for r in results}
+    known = {name: one.about for name, one in RULES.items()} | ADAPTATIONS
+    legend = {name: about for name, about in known.items() if name in used}
+    ResultsPage(
+        f"Polyshot on {', '.join(names)}",
+        [
+            f"The pool {pool_name} was shown {episodes:,} tasks of each domain: "
+            f"{'; '.join(sorted(shapes))} a task. All classes are new to it; what it knows of them "
+            "it learned from the examples of each task.",
+        ],
+        rows(results),
+        sheets={
+            target.pack.domain.name: contact_sheet(target.pack, classes=12, examples=6)
+            for target in targets
+        },
+        remarks=[
+            *(remark for target in targets for remark in target.remarks),
+            "Intervals cover the choice of tasks among these images. With few images the same ones "
+            "come again in many tasks: other images of the same classes may do better or worse.",
+        ],
+        calibration=calibration_table(results),
+        chance=1 / ways.pop() if len(ways) == 1 else None,
+        facts={
+            "pool": pool_name,
+            "members": str(len(pool.members)),
+            "images": f"{sum(len(target.pack.domain.labels) for target in targets):,}",
+            "classes": f"{sum(len(target.pack.domain.class_names) for target in targets):,}",
+            "tasks": f"{episodes:,}",
+        },
+        legend=legend,
+        commands=commands,
+    ).write(path)

@@ -51,6 +51,18 @@ class Fitted(ABC):
         """Count those of the passes that learning on the support set takes."""
         return 0.0
 
+    def member_names(self) -> tuple[str, ...]:
+        """Name the members whose answers are combined; none where there are no members."""
+        return ()
+
+    def member_probabilities(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
+        """Return each member's probabilities: ``[M, E, Q, W]``."""
+        raise NotImplementedError(f"{type(self).__name__} has no members.")
+
+    def selections(self, tasks: Tasks) -> Tensor | None:
+        """Return which member is selected, 1 or 0: ``[E, M]``; None where none ever is."""
+        return None
+
 
 @dataclass(frozen=True)
 class Method:

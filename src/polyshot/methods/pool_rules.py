@@ -50,6 +50,14 @@ class PoolWithRule(Fitted):
         """Return the weights that the rule gives to the members: [E, M]."""
         return rule(self.rule, self.pool).weights(self.pool, tasks)
 
+    def member_names(self) -> tuple[str, ...]:
+        """Name the pool's members."""
+        return tuple(self.pool.members)
+
+    def selections(self, tasks: Tasks) -> Tensor | None:
+        """Return which member `select` chooses: [E, M]."""
+        return self.weights(tasks) if self.rule == "select" else None
+
     def familiar(self, tasks: Tasks) -> Tensor:
         """Tell which tasks are like those of the pool's sources: bool [E]."""
         return familiar(self.pool, tasks)

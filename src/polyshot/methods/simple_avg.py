@@ -35,6 +35,10 @@ class Average(Fitted):
         """Return each member's probabilities: [M, E, Q, W]."""
         return torch.stack([member.predict(tasks, adaptation) for member in self.members])
 
+    def member_names(self) -> tuple[str, ...]:
+        """Name the networks by their sources."""
+        return tuple(self.names)
+
     def parameters(self) -> int:
         """Count those of all networks."""
         return sum(member.parameters() for member in self.members)

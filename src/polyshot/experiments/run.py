@@ -13,16 +13,10 @@ import torch
 
 from polyshot.config import Config
 from polyshot.data.pack import Pack
-from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import join_names
 from polyshot.evaluation.targets import Target
-from polyshot.experiments.cells import Cell, Job, Measure
-from polyshot.experiments.grid import GridFolder
-from polyshot.experiments.jobs import Wanted, jobs_of
-from polyshot.experiments.plan import check_methods, check_wanted, wanted_trials
-from polyshot.experiments.protocols import SHAPES, find_protocols
-from polyshot.experiments.settings import Overrides
-from polyshot.methods.method import find_methods
+from polyshot.experiments.grid import Cell, GridFolder
+from polyshot.experiments.jobs import Job, Measure, Request, jobs_of
 from polyshot.models.views import Views
 from polyshot.training.training_run import TrainingRun
 from polyshot.util.device import forget, free_memory
@@ -30,7 +24,6 @@ from polyshot.util.progress import Progress
 
 BAR = "cells"
 """Name of the progress of the whole grid."""
-EPISODE_SEED = 0
 LOOK = 5
 """Seconds between looks at what other processes have done."""
 
@@ -62,23 +55,11 @@ class Summary:
 
 
 def reproduce(
-    names: Sequence[str],
+    request: Request,
     sources: Sequence[Pack],
     others: Sequence[Pack],
     config: Config,
     out: Path,
-    methods: Sequence[str] = (),
-    targets: Sequence[str] = (),
-    seeds: int = 1,
-    episodes: int = 600,
-    slow_episodes: int | None = None,
-    shapes: Sequence[EpisodeShape] = SHAPES,
-    adapt: bool = True,
-    beyond: bool = False,
-    adaptations: Sequence[str] = (),
-    part: str = "test",
-    overrides: Overrides | None = None,
-    options: Sequence[str] = (),
     device: torch.device | None = None,
     report: Progress | None = None,
     command: str = "",
@@ -87,29 +68,11 @@ def reproduce(
     """Run the cells of some protocols that a folder lacks.
 
     Args:
-        names: of protocols.
+        request: which cells.
         sources: domains that can be trained on.
         others: domains that are tested on and never trained on.
         config: of the trainings.
         out: the grid's folder; several protocols, presets and seeds may share it.
-        methods: names of methods; all by default.
-        targets: names of the domains to test on; all by default. What no target needs is not
-            trained. Of `added` they are the domains to add, each tested on all domains.
-        seeds: trainings of each world, with the config's seed and the next ones.
-        episodes: of each cell.
-        slow_episodes: of adaptations that learn whole networks (`Method.slow`); as many as the
-            others by default.
-        shapes: of the episodes.
-        adapt: measure with further adaptation, too.
-        beyond: measure methods and adaptations that the paper does not have, too; methods that are
-            named count in any case.
-        adaptations: names of the adaptations to measure, instead of what `adapt` and `beyond` say;
-            ``none`` is one of them.
-        part: of the targets' class splits: ``test``, or ``val`` to make choices on. Targets without
-            such classes are left out; contributions are of test classes in any case.
-        overrides: settings of methods, by method.
-        options: what of the config was chosen on purpose, as ``modulator.members=4``: options that
-            belong to a protocol override all else.
         device: the CPU by default.
         report: told of the progress of the grid (`BAR`), and of every training.
         command: the command line, for the record.
@@ -121,30 +84,14 @@ def reproduce(
 
     """
     start = time.perf_counter()
-    protocols = find_protocols(names)
-    found = find_methods(list(dict.fromkeys(methods)))
-    wanted = Wanted(
-        [method for method in found if methods or beyond or not method.beyond],
-        shapes,
-        adapt,
-        episodes,
-        episodes if slow_episodes is None else slow_episodes,
-        EPISODE_SEED,
-        overrides or {},
-        beyond,
-        part,
-        options,
-        list(dict.fromkeys(adaptations)),
-    )
-    check_methods(protocols, wanted.methods)
-    check_wanted(wanted, seeds, sources, others, config, targets)
-    trials = wanted_trials(protocols, sources, others, targets, part)
+    request.check(sources, others, config)
+    trials = request.trials(sources, others)
     grid = GridFolder(out)
     device = device or torch.device("cpu")
     jobs = [
         job
-        for seed in range(seeds)
-        for job in jobs_of(trials, replace(config, seed=config.seed + seed), wanted, grid)
+        for seed in range(request.seeds)
+        for job in jobs_of(request, trials, replace(config, seed=config.seed + seed), grid)
     ]
     run = _Run(grid, from_world(jobs, offset), device, report)
     grid.note(command, [*sources, *others], device)
@@ -172,7 +119,9 @@ class _Run:
         self.summary = Summary(cells=len(cells), before=len(cells) - left)
         self._shapes = list(dict.fromkeys(cell.shape for cell in cells))
         self._episodes = max((cell.episodes for cell in cells), default=2)
-        self._views: Views = jobs[0].config.views if jobs else "one"  # no protocol changes it
+        self._views: Views = (
+            jobs[0].setting.config.views if jobs else "one"
+        )  # no protocol changes it
         self._targets: dict[tuple[str, str], Target] = {}
         self._world: tuple[str, TrainingRun] | None = None
         self._missing = [(job, cell) for job, cells_of in self.open.items() for cell in cells_of]
@@ -239,8 +188,8 @@ class _Run:
         """Return the world of a job, the same as long as jobs of the same one follow."""
         if self._world is None or self._world[0] != job.world:
             self._leave_world()
-            where = (job.sources, job.config, self.grid.worlds, self.device, self.report)
-            self._world = job.world, TrainingRun(*where, added=job.added)
+            made = job.setting.make(self.grid.worlds, self.device, self.report)
+            self._world = job.world, made
         return self._world[1]
 
     def _leave_world(self) -> None:
