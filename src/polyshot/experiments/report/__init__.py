@@ -4,8 +4,8 @@
 them, `figures` draws, `pages` fills the templates.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from polyshot.experiments.report.pages import (
     write_file,
 )
 from polyshot.experiments.report.paper import (
-    data_differs,
     numbers,
     paper_comparisons,
     size_table,
@@ -68,54 +67,6 @@ LEGEND = (
     "Percent of the queries that got the right class, with the half-width of the 95 % interval. "
     "Bold: the best of its row, where its paired difference to the runner-up is more than chance."
 )
-ABOUT_TABLES = (
-    "Percent of the queries that got the right class, with the half-width of the 95 % interval "
-    "over episodes. Below it the difference to base (base and nearest prototypes) on the same "
-    "episodes, in points; ▲ and ▼ mark differences whose interval excludes 0. The best of a row "
-    "is marked only where its paired difference to the runner-up is more than chance.",
-    "Where methods have different numbers of episodes, differences are over the first ones that "
-    "both have. Intervals cover the choice of episodes, not of test classes; of equal methods, "
-    "one in twenty comparisons is marked by chance.",
-)
-ABOUT_SEEDS = (
-    "Cells are means over the seeds of the training. Their intervals cover the choice of episodes, "
-    "each averaged over the seeds; what another training would change is the spread between seeds."
-)
-ABOUT_PAPER = (
-    "The paper's numbers stand below ours where the domain is the same. They are not the same "
-    "experiment: data and scale differ, so only the order of methods can be compared, not the "
-    "height of the numbers. The paper's are of 5-way 5-shot tasks without further adaptation; its "
-    "results with further adaptation and with one shot are charts without numbers.",
-    "The project's shared images, at most 72 px, against the paper's data:",
-)
-ABOUT_SELECTOR = (
-    "A row is a target, a column a member; a number is the share of the episodes, in percent, in "
-    "which that member was selected. A frame marks the member of the target's own domain; 'none' "
-    "means that the target's pool has no such member."
-)
-
-
-@dataclass
-class Section:
-    """A part of the page; what it has is shown in this order."""
-
-    heading: str
-    paragraphs: Sequence[str] = ()
-    bullets: Sequence[str] = ()
-    closing: Sequence[str] = ()
-    """Paragraphs below the bullets."""
-    tables: Sequence[TextTable] = ()
-    accuracies: Sequence[dict[str, Any]] = ()
-    contributions: Sequence[dict[str, Any]] = ()
-    heat_maps: Sequence[HeatMap] = ()
-    galleries: Sequence[dict[str, Any]] = ()
-    lists: dict[str, list[str]] = field(default_factory=dict)
-
-    @property
-    def is_empty(self) -> bool:
-        """Tell whether there is nothing but words about it."""
-        parts = (self.tables, self.accuracies, self.contributions, self.heat_maps, self.galleries)
-        return not any(map(len, (*parts, self.lists)))
 
 
 def write_report(folder: Path, out: Path | None = None) -> list[Path]:
@@ -129,145 +80,93 @@ def write_report(folder: Path, out: Path | None = None) -> list[Path]:
         The three files.
     """
     grid = read_grid(folder)
-    tables = accuracy_tables(on_added_domains(grid.results))
-    comparisons = paper_comparisons(tables)
-    said = summary(tables)
-    notes = {table.title: _about_table(table) for table in tables}
+    accuracies = accuracy_tables(on_added_domains(grid.results))
+    comparisons = paper_comparisons(accuracies)
+    contributed = [(about, method) for about in grid.contributions for method in about.correct]
     every = {
-        "Best on average": [winner_table(tables)],
+        "Best on average": [winner_table(accuracies)],
         "A domain added later": growth_tables(grid.results),
         "Ours beside the paper's": [
             agreement_table(comparisons),
             *(each.as_text() for each in comparisons),
         ],
-        "What each member contributes": [
-            member_table(about, method) for about in grid.contributions for method in about.correct
-        ],
+        "What each member contributes": [member_table(*each) for each in contributed],
         "How far to trust the probabilities": calibration_tables(grid.results),
         "What a task costs": cost_tables(grid.results),
         "Number of parameters": [size_table()],
         "Settings of the methods": [settings_table(grid.results)],
         "Seeds, episodes and data": [data_table(grid)],
     }
-    texts = {heading: [t for t in found if t.rows] for heading, found in every.items()}
+    said = summary(accuracies)
+    tables = {heading: [t for t in found if t.rows] for heading, found in every.items()}
     lists = run_lists(grid)
-    page = {
-        "title": TITLE,
-        "intro": (),
-        "facts": run_facts(grid),
-        "baseline": BASELINE,
-        "sections": _sections(grid, said, tables, notes, texts, lists),
-    }
-    known = {heading: found for heading, found in texts.items() if found}
     target = out or folder / "report"
     files = {
-        target / "index.html": render("grid.html", **page),
-        target / "tables.md": markdown(said, tables, notes, known, lists),
-        target / "tables.tex": latex(tables, known),
+        target / "index.html": _page(grid, said, accuracies, tables, lists),
+        target / "tables.md": _markdown(said, accuracies, tables, lists),
+        target / "tables.tex": _latex(accuracies, tables),
     }
     for path, content in files.items():
         write_file(path, content)
     return list(files)
 
 
-# --- the page
-
-
-def _sections(
+def _page(
     grid: Grid,
     said: Sequence[str],
-    tables: Sequence[AccuracyTable],
-    notes: dict[str, str],
-    texts: dict[str, list[TextTable]],
-    lists: dict[str, list[str]],
-) -> list[Section]:
-    """List the parts that have anything to show."""
-
-    def plain(heading: str) -> Section:
-        return Section(heading, tables=texts[heading])
-
-    by_preset: dict[str, list[AccuracyTable]] = {}
-    for table in tables:
-        by_preset.setdefault(table.preset, []).append(table)
-    contributed = [_contributions(about) for about in grid.contributions]
-    every = [
-        *(
-            Section(
-                f"Accuracies: {preset}" if preset else "Accuracies",
-                ABOUT_TABLES,
-                accuracies=[_accuracies(table, notes[table.title]) for table in own],
-            )
-            for preset, own in by_preset.items()
-        ),
-        plain("A domain added later"),
-        replace(
-            plain("Ours beside the paper's"),
-            paragraphs=ABOUT_PAPER,
-            bullets=[f"{name}: {words}." for name, words in data_differs().items()],
-            closing=[numbers()["not_compared"]],
-        ),
-        Section("What each member contributes", contributions=contributed),
-        Section("What the selector chose", [ABOUT_SELECTOR], heat_maps=_heat_maps(grid)),
-        plain("How far to trust the probabilities"),
-        plain("What a task costs"),
-        plain("Number of parameters"),
-        Section("Training curves", galleries=_galleries(grid)),
-        Section(
-            "What was run",
-            tables=[*texts["Seeds, episodes and data"], *texts["Settings of the methods"]],
-            lists=lists,
-        ),
-    ]
-    short = Section("In short", bullets=said, tables=texts["Best on average"])
-    first = [short] if said or not short.is_empty else []
-    return [*first, *(section for section in every if not section.is_empty)]
-
-
-def _about_table(table: AccuracyTable) -> str:
-    lines = [f"{table.episodes()} episodes a target."]
-    if seeds := table.seeds():
-        lines.append(f"Training seeds: {', '.join(map(str, seeds))}.")
-    if spread := table.seed_spread():
-        said = ", ".join(f"{name} {100 * value:.2f}" for name, value in spread.items())
-        lines.append(
-            f"{ABOUT_SEEDS} Standard deviation between seeds of the average over targets, in "
-            f"points: {said}."
-        )
-    return " ".join(lines)
-
-
-def _accuracies(table: AccuracyTable, note: str) -> dict[str, Any]:
-    named = [
-        replace(row, target=f"average, {'seen' if seen else 'unseen'}")
-        for seen, row in table.averages.items()
-    ]
-    chance = 1 / int(table.way) if table.way.isdigit() else None
-    return {
-        "table": table,
-        "note": note,
-        "chance": chance,
-        "looks": method_looks(table.methods),
-        "chart": bar_chart([*table.rows, *named], table.methods, chance, table.title),
-    }
+    accuracies: Sequence[AccuracyTable],
+    tables: Mapping[str, Sequence[TextTable]],
+    lists: Mapping[str, Sequence[str]],
+) -> str:
+    """Draw the figures and fill the page's template."""
+    presets: dict[str, list[dict[str, Any]]] = {}
+    for table in accuracies:
+        averages = [
+            replace(row, target=f"average, {'seen' if seen else 'unseen'}")
+            for seen, row in table.averages.items()
+        ]
+        drawn = bar_chart([*table.rows, *averages], table.methods, table.chance, table.title)
+        block = {"table": table, "looks": method_looks(table.methods), "chart": drawn}
+        presets.setdefault(table.preset, []).append(block)
+    worlds: dict[str, list[tuple[Curve, Markup]]] = {}
+    for curve in grid.curves:
+        worlds.setdefault(curve.world, []).append((curve, curve_chart(curve)))
+    return render(
+        "grid.html",
+        title=TITLE,
+        intro=(),
+        facts=run_facts(grid),
+        baseline=BASELINE,
+        summary=said,
+        accuracies=presets,
+        tables=tables,
+        paper=numbers(),
+        contributions=[_contributions(about) for about in grid.contributions],
+        heat_maps=_heat_maps(grid),
+        galleries=[
+            {"world": world, "curves": curves, "trained": _trained(grid.worlds.get(world))}
+            for world, curves in worlds.items()
+        ],
+        lists=lists,
+    )
 
 
 def _contributions(about: Contributions) -> dict[str, Any]:
     panels = []
-    least, most = about.ends()
     for method in about.correct:
         label = f"{method} on {about.target}: right predictions of each member, episode by episode"
         panels.append(
             {
                 "method": method,
                 "label": label,
-                "caption": f"{label}. From {least} (light) to {most} (dark) of {about.queries}; a "
-                "dot marks the best of an episode.",
                 "chart": contribution_chart(about, method, label),
                 "leaders": leaders(about, method),
                 "table": member_table(about, method),
             }
         )
-    return {"title": about.title, "panels": panels}
+    least, most = about.ends()
+    ends = {"least": least, "most": most, "queries": about.queries}
+    return {"title": about.title, "panels": panels, **ends}
 
 
 def _heat_maps(grid: Grid) -> list[HeatMap]:
@@ -290,24 +189,6 @@ def _heat_maps(grid: Grid) -> list[HeatMap]:
     return maps
 
 
-def _galleries(grid: Grid) -> list[dict[str, Any]]:
-    """Collect the training curves of each world."""
-    worlds: dict[str, list[Curve]] = {}
-    for curve in grid.curves:
-        worlds.setdefault(curve.world, []).append(curve)
-    return [
-        {
-            "world": world,
-            "note": f"{len(curves)} steps{_trained(grid.worlds.get(world))}",
-            "curves": [
-                {"title": curve.title, "chart": curve_chart(curve), "note": _about_curve(curve)}
-                for curve in curves
-            ],
-        }
-        for world, curves in worlds.items()
-    ]
-
-
 def _trained(training: Training | None) -> str:
     if training is None:
         return ""
@@ -317,20 +198,14 @@ def _trained(training: Training | None) -> str:
     return f": {said}" if said else ""
 
 
-def _about_curve(curve: Curve) -> str:
-    last = f"to update {curve.updates()[1]:,.0f}. " if curve.loss or curve.validation else ""
-    return last + (f"{curve.not_numbers} values were not numbers." if curve.not_numbers else "")
-
-
 # --- the tables as text
 
 
-def markdown(
+def _markdown(
     said: Sequence[str],
-    tables: Sequence[AccuracyTable],
-    notes: dict[str, str],
-    texts: dict[str, list[TextTable]],
-    lists: dict[str, list[str]],
+    accuracies: Sequence[AccuracyTable],
+    tables: Mapping[str, Sequence[TextTable]],
+    lists: Mapping[str, Sequence[str]],
 ) -> str:
     """Write all tables as Markdown."""
 
@@ -349,19 +224,18 @@ def markdown(
         title=TITLE,
         summary=said,
         legend=LEGEND,
+        accuracies=accuracies,
         tables=tables,
-        notes=notes,
-        text_tables=texts,
         lists=lists,
         accuracy_cell=accuracy_cell,
         joined=lambda cell: Markup(_joined(cell, markdown_escape)),
     )
 
 
-def latex(tables: Sequence[AccuracyTable], texts: dict[str, list[TextTable]]) -> str:
+def _latex(accuracies: Sequence[AccuracyTable], tables: Mapping[str, Sequence[TextTable]]) -> str:
     """Write all tables as LaTeX, each a floating table."""
     floats = []
-    for table in tables:
+    for table in accuracies:
         head = ["Domain", *map(latex_escape, table.methods)]
         bodies = []
         for seen in (True, False):
@@ -375,8 +249,8 @@ def latex(tables: Sequence[AccuracyTable], texts: dict[str, list[TextTable]]) ->
             elif body:
                 bodies.append(body)
         floats.append(_float(f"{table.title}. {LEGEND}", head, bodies))
-    for found in texts.values():
-        for text in (table for table in found if not table.words):
+    for found in tables.values():
+        for text in (each for each in found if not each.words):
             body = [[_joined(cell, latex_escape) for cell in row] for row in text.rows]
             head = [latex_escape(name) for name in text.head]
             floats.append(_float(f"{text.title}. {text.note}".strip(), head, [body]))

@@ -22,6 +22,11 @@ METHODS = (
 )
 """Order of the columns; others follow."""
 UNKNOWN = "not measured"
+ABOUT_SEEDS = (
+    "Cells are means over the seeds of the training. Their intervals cover the choice of episodes, "
+    "each averaged over the seeds; what another training would change is the spread between seeds. "
+    "Standard deviation between seeds of the average over targets, in points"
+)
 
 Runs = Mapping[int | None, Result]
 """One method on one target: results by the seed of the training."""
@@ -239,6 +244,22 @@ class AccuracyTable:
     def shape(self) -> str:
         """Name the tasks."""
         return f"{self.way}-way {self.shot}-shot"
+
+    @property
+    def chance(self) -> float | None:
+        """Accuracy of guessing, where all tasks have the same number of ways."""
+        return 1 / int(self.way) if self.way.isdigit() else None
+
+    @property
+    def about(self) -> str:
+        """Say what was measured: episodes, seeds, and how far these lie apart."""
+        lines = [f"{self.episodes()} episodes a target."]
+        if seeds := self.seeds():
+            lines.append(f"Training seeds: {', '.join(map(str, seeds))}.")
+        if spread := self.seed_spread():
+            said = ", ".join(f"{name} {100 * value:.2f}" for name, value in spread.items())
+            lines.append(f"{ABOUT_SEEDS}: {said}.")
+        return " ".join(lines)
 
     def targets(self, seen: bool) -> list[str]:
         """List the seen or the unseen targets."""
