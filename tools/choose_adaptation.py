@@ -25,7 +25,6 @@ from polyshot.training.tasks import hits
 from polyshot.training.world import World
 from torch import Tensor
 
-from polyshot import __version__
 from polyshot.config import AdaptationConfig
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
@@ -38,6 +37,7 @@ from polyshot.methods.method import find_methods
 from polyshot.methods.pool_rules import PoolWithRule
 from polyshot.predict.rules import RULES
 from polyshot.tasks import Tasks
+from polyshot.util import __version__
 
 SHAPES = (EpisodeShape(5, 5, 10), EpisodeShape(5, 1, 10))
 SHARES = (1.0, 0.7, 0.5, 0.3)

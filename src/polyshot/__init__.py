@@ -7,8 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from polyshot.errors import PolyshotError
-
-__version__ = "0.1.0"
+from polyshot.util import __version__ as __version__
 
 if TYPE_CHECKING:
     from polyshot.classifier.classifier import FewShotClassifier as FewShotClassifier

@@ -8,7 +8,6 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from polyshot import __version__
 from polyshot.cli import experiments
 from polyshot.cli import train as training
 from polyshot.cli.card import card
@@ -18,6 +17,7 @@ from polyshot.cli.evaluate import evaluate
 from polyshot.cli.pool import pools
 from polyshot.cli.report import report
 from polyshot.errors import PolyshotError
+from polyshot.util import __version__
 
 app = typer.Typer(
     help="Classify images from a handful of examples per class, in any visual domain.",

@@ -12,7 +12,7 @@ from typing import Literal
 
 from packaging.requirements import Requirement
 
-from polyshot import __version__
+from polyshot.util import __version__
 
 Verdict = Literal["ok", "note", "bad"]
 

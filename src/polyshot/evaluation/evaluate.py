@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from polyshot import __version__
 from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape, VariableShape
@@ -23,6 +22,7 @@ from polyshot.pool.pool import Pool
 from polyshot.predict.predict import Answers, check_adaptation, predict_tasks
 from polyshot.predict.rules import rule
 from polyshot.tasks import EmbeddingCache, Tasks, check_size
+from polyshot.util import __version__
 from polyshot.util.device import in_parts
 from polyshot.util.progress import Progress
 

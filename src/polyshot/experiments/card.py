@@ -12,7 +12,6 @@ from importlib import resources
 from statistics import fmean
 from typing import Any
 
-from polyshot import __version__
 from polyshot.config import from_dict, preset, to_dict
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
@@ -22,6 +21,7 @@ from polyshot.experiments.report.tables import classes_in_words, group, method_o
 from polyshot.models.backbone import parameter_count
 from polyshot.models.views import VIEWS
 from polyshot.pool.pool import Pool
+from polyshot.util import __version__
 
 
 @cache

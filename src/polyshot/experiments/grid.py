@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from polyshot import __version__
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result, read_results
 from polyshot.experiments.protocols import ADDED, PARTS
 from polyshot.training.folder import environment
+from polyshot.util import __version__
 from polyshot.util.files import read_json, write_json, write_text
 from polyshot.util.locks import locked, locked_if_free
 

@@ -11,7 +11,6 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor, nn
 
-from polyshot import __version__
 from polyshot.config import AdaptationConfig
 from polyshot.errors import PolyshotError, join_names
 from polyshot.models.backbone import sites_of
@@ -27,6 +26,7 @@ from polyshot.pool.precision import (
     to_stored,
 )
 from polyshot.pool.statistics import from_tensors, to_tensors
+from polyshot.util import __version__
 from polyshot.util.checks import (
     LONGEST_NAME,
     BadValueError,

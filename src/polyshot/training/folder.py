@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyshot import __version__
 from polyshot.config import Config, differences, from_dict, to_dict
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError, join_names
@@ -24,6 +23,7 @@ from polyshot.pool.statistics import SourceTasks, from_tensors
 from polyshot.training import parallel
 from polyshot.training.modulators import read_modulator
 from polyshot.training.validation import source_sampler
+from polyshot.util import __version__
 from polyshot.util.device import on_device
 from polyshot.util.files import read_json, read_weights, write_json
 from polyshot.util.hashing import digest, file_digest
