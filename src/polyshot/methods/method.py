@@ -9,6 +9,7 @@ influences another.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 
 from torch import Tensor
 
@@ -93,8 +94,20 @@ class Method:
         return tuple(each for each in self.adaptations if each not in BEYOND)
 
 
+MODULES = (
+    "prototypes",
+    "finetune",
+    "finetune_all",
+    "protonet",
+    "simple_avg",
+    "feat",
+    "protomaml",
+    "tadam",
+    "pool_rules",
+)
+"""The files of the methods, in the order of the tables: each registers what it holds."""
 METHODS: dict[str, Method] = {}
-"""All methods by name, in the order of the tables."""
+"""All methods by name."""
 
 
 def register(method: Method) -> None:
@@ -103,13 +116,16 @@ def register(method: Method) -> None:
 
 
 def find_methods(names: Sequence[str] = ()) -> list[Method]:
-    """Look methods up; all of them if none is named."""
-    from polyshot.methods import rivals  # noqa: F401, PLC0415 (each file registers its method)
-
+    """Look methods up; all of them, in the order of the tables, if none is named."""
+    places = {}
+    for place, module in enumerate(MODULES):
+        places[import_module(f"polyshot.methods.{module}").__name__] = place
     for name in names:
         if name not in METHODS:
             raise unknown("method", name, METHODS, 20)
-    return [METHODS[name] for name in names or METHODS]
+    if names:
+        return [METHODS[name] for name in names]
+    return sorted(METHODS.values(), key=lambda each: places.get(each.fit.__module__, len(places)))
 
 
 def check_adaptation(method: Method, adaptation: str) -> None:

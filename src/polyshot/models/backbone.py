@@ -102,8 +102,8 @@ class Walk:
     def stem(self, images: Tensor) -> Tensor:
         """Run what lies before the first site: images [B, 3, H, W] -> features [B, ...].
 
-        Who learns at the sites on the same images needs it once. A network that declares no `stem`
-        and `trunk` has nothing before its first site: features are the images themselves.
+        Who learns at the sites on the same images needs it once. A network that is not `staged`,
+        with methods `stem` and `trunk`, has nothing before it: features are the images themselves.
         """
         if not _is_staged(self.network):
             return images
@@ -324,7 +324,7 @@ def same_tensors(one: Iterable[Site], other: Iterable[Site]) -> bool:
 
 
 def _is_staged(network: nn.Module) -> bool:
-    return hasattr(network, "stem") and hasattr(network, "trunk")
+    return getattr(network, "staged", False) is True
 
 
 def _set(network: nn.Module, name: str, module: nn.Module) -> None:

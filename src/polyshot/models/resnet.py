@@ -91,6 +91,9 @@ class Block(nn.Module):
 class ResNet(nn.Module):
     """ResNet-18 up to its embedding; with the default config torchvision's, less `fc`."""
 
+    staged = True
+    """Its pass is `stem`, then `trunk`."""
+
     def __init__(self, config: ResNetConfig | None = None) -> None:
         super().__init__()
         self.config = config = config or ResNetConfig()
