@@ -19,14 +19,12 @@ from polyshot.errors import PolyshotError
 from polyshot.models.resnet import ResNet, load_base
 from polyshot.models.views import normalise
 from polyshot.training import parallel
-from polyshot.training.loop import learn
-from polyshot.training.metrics import Metrics
+from polyshot.training.loop import Record, learn
 from polyshot.training.step import Best, Group, Schedule, decayed_by_kind
 from polyshot.training.validation import class_accuracies, validation_tasks
 from polyshot.util import counter_rng
 from polyshot.util.device import bf16_on, can_compile, graphed, on_device, seeded
 from polyshot.util.files import read_weights
-from polyshot.util.progress import Progress
 
 WORTH_COMPILING = 2000
 """Updates from which on a compiled network pays for half a minute of compiling."""
@@ -182,21 +180,17 @@ def train_base(
     packs: Sequence[Pack],
     config: Config,
     device: torch.device,
-    checkpoint: Path,
-    metrics: Metrics,
+    record: Record,
     start: Path | None = None,
-    report: Progress | None = None,
 ) -> tuple[ResNet, Best]:
     """Train the base; returns it in evaluation mode with the best state by validation."""
     train, val = (Images(packs, part, device) for part in ("train", "val"))
     step = BaseStep(train, val, config, start)
-    best = learn_base(step, checkpoint, metrics, report)
+    best = learn_base(step, record)
     return step.module.base.eval().requires_grad_(False), best
 
 
-def learn_base(
-    step: BaseStep, checkpoint: Path, metrics: Metrics, report: Progress | None = None
-) -> Best:
+def learn_base(step: BaseStep, record: Record) -> Best:
     """Run a step by the schedule of step 1; it stops reading images in any case."""
     own = step.config.base
     schedule = Schedule(
@@ -209,7 +203,7 @@ def learn_base(
         own.warm_up,
     )
     try:
-        return learn(step, schedule, checkpoint, metrics, step.config.seed, report)
+        return learn(step, schedule, record, step.config.seed)
     finally:
         step.close()
 

@@ -27,6 +27,7 @@ from polyshot.training.growth import (
     own_config,
     retrained_selector,
 )
+from polyshot.training.loop import Record
 from polyshot.training.metrics import Metrics
 from polyshot.util.device import best_device
 from polyshot.util.hashing import digest
@@ -125,10 +126,8 @@ def merge(one: Pool, other: Pool, selector: bool = True, report: Progress | None
     chooser = None
     if selector and one.selector is not None:
         with TemporaryDirectory(prefix="polyshot-") as folder:
-            checkpoint, metrics = Path(folder) / "selector.pt", Metrics(None)
-            chooser, steps["selector"] = retrained_selector(
-                statistics, own_config(one), checkpoint, metrics, report
-            )
+            record = Record(Path(folder) / "selector.pt", Metrics(None), report)
+            chooser, steps["selector"] = retrained_selector(statistics, own_config(one), record)
     return replace(
         new,
         modulators={**new.modulators, **{name: other.modulators[name] for name in fresh}},

@@ -7,7 +7,6 @@ with the best accuracy on the sources' validation classes is kept, as for the po
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -19,13 +18,11 @@ from polyshot.data.table import Images, Prefetch
 from polyshot.models.resnet import ResNet
 from polyshot.models.views import normalise
 from polyshot.tasks import Tasks
-from polyshot.training.loop import learn
-from polyshot.training.metrics import Metrics
+from polyshot.training.loop import Record, learn
 from polyshot.training.step import Best, Group, Schedule, decayed_by_kind
 from polyshot.training.validation import accuracy, source_sampler
 from polyshot.util import counter_rng
 from polyshot.util.device import bf16_on, graphed, on_device
-from polyshot.util.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -259,9 +256,7 @@ def train_learner(
     validation: Sequence[Tasks],
     plan: Plan,
     seed: int,
-    checkpoint: Path,
-    metrics: Metrics,
-    report: Progress | None = None,
+    record: Record,
 ) -> Best:
     """Train a learner; afterwards it holds the best state by validation, in evaluation mode."""
     schedule = Schedule(
@@ -275,7 +270,7 @@ def train_learner(
     )
     step = EpisodicStep(name, learner, train, validation, plan, seed)
     try:
-        best = learn(step, schedule, checkpoint, metrics, seed, report)
+        best = learn(step, schedule, record, seed)
     finally:
         step.close()
     learner.eval().requires_grad_(False)

@@ -27,6 +27,7 @@ from polyshot.pool.pool import Pool
 from polyshot.pool.statistics import KEPT, SourceTasks, Statistics, TaskSample, sample
 from polyshot.tasks import Network
 from polyshot.training.folder import check_sources
+from polyshot.training.loop import Record
 from polyshot.training.metrics import Metrics
 from polyshot.training.modulators import ensure_modulator, read_modulator
 from polyshot.training.selector import (
@@ -162,13 +163,11 @@ def known_examples(statistics: Statistics) -> tuple[Examples, Examples]:
 def retrained_selector(
     statistics: Statistics,
     config: Config,
-    checkpoint: Path,
-    metrics: Metrics,
-    report: Progress | None = None,
+    record: Record,
 ) -> tuple[Selector, dict[str, Any]]:
     """Train a selector on statistics alone; returns it and what is known about it."""
     learned, checked = known_examples(statistics)
-    selector, best = train_selector(learned, checked, config, checkpoint, metrics, report)
+    selector, best = train_selector(learned, checked, config, record)
     return selector, about_selector(best, learned, checked)
 
 
@@ -206,9 +205,8 @@ class _Growth:
                 [*map(old.network, range(len(old.members))), member], scales
             )
         if with_selector and old.selector is not None:
-            checkpoint = self.work / "selector.pt"
             selector, steps["selector"] = retrained_selector(
-                statistics, self.config, checkpoint, self.metrics, self.report
+                statistics, self.config, self._record("selector.pt")
             )
         changes = differences(own_config(old), self.config)
         return replace(
@@ -230,18 +228,12 @@ class _Growth:
     def _modulator(self) -> tuple[Modulator, dict[str, Any]]:
         """Train the modulator, or read it, if that is done."""
         file = self.work / "modulator.safetensors"
-        ensure_modulator(
-            file,
-            self.base,
-            self.train,
-            0,
-            self.validation,
-            self.config,
-            file.with_suffix(".pt"),
-            self.metrics,
-            self.report,
-        )
+        record = self._record("modulator.pt")
+        ensure_modulator(file, self.base, self.train, 0, self.validation, self.config, record)
         return read_modulator(file, self.base, self.old.kind, self.device)
+
+    def _record(self, checkpoint: str) -> Record:
+        return Record(self.work / checkpoint, self.metrics, self.report)
 
     def _scale(self, member: ResNet) -> float:
         """Find the scale of the new member, on validation episodes of the new domain.

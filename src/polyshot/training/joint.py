@@ -23,13 +23,12 @@ from polyshot.models.modulators import Kind, Modulator, at_tap, fold
 from polyshot.models.resnet import ResNet
 from polyshot.training import parallel
 from polyshot.training.base import BaseStep, Classifier, learn_base
-from polyshot.training.metrics import Metrics
+from polyshot.training.loop import Record
 from polyshot.training.modulators import Strength, choose_strength
 from polyshot.training.step import Best
 from polyshot.training.validation import class_accuracies
 from polyshot.util import counter_rng
 from polyshot.util.device import graphed, on_device, seeded
-from polyshot.util.progress import Progress
 
 
 class JointClassifier(Classifier):
@@ -208,14 +207,12 @@ def train_joint(
     packs: Sequence[Pack],
     config: Config,
     device: torch.device,
-    checkpoint: Path,
-    metrics: Metrics,
+    record: Record,
     start: Path | None = None,
-    report: Progress | None = None,
 ) -> tuple[ResNet, Best, list[tuple[Modulator, Strength, Best]]]:
     """Train base and modulators; returns the base in evaluation mode, and a member a source."""
     train, val = (Images(packs, part, device) for part in ("train", "val"))
     step = JointStep(train, val, config, start)
-    best = learn_base(step, checkpoint, metrics, report)
+    best = learn_base(step, record)
     step.module.eval().requires_grad_(False)
     return step.module.base, best, [step.member(i, best) for i in range(len(packs))]

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -36,14 +37,18 @@ MOST_SKIPPED = 20
 """Updates in a row without a finite loss and gradient after which a training is given up."""
 
 
-def learn(
-    step: Step,
-    schedule: Schedule,
-    checkpoint: Path,
-    metrics: Metrics,
-    seed: int,
-    report: Progress | None = None,
-) -> Best:
+@dataclass(frozen=True)
+class Record:
+    """Where a training writes what it does."""
+
+    checkpoint: Path
+    """The file to go on from after an interruption."""
+    metrics: Metrics
+    report: Progress | None = None
+    """Called with the step's name, images done and images in all."""
+
+
+def learn(step: Step, schedule: Schedule, record: Record, seed: int) -> Best:
     """Train until the schedule's end, from the checkpoint if there is one.
 
     Afterwards the module holds the best state by validation. Ctrl-C and SIGTERM leave a checkpoint.
@@ -52,7 +57,7 @@ def learn(
     devices = [device] if device.type == "cuda" else []
     try:
         with torch.random.fork_rng(devices), fast(device), signals_postponed() as asked:
-            return _Loop(step, schedule, checkpoint, metrics, seed, device).run(asked, report)
+            return _Loop(step, schedule, record, seed, device).run(asked)
     except torch.OutOfMemoryError:
         option, value = step.memory
         raise PolyshotError(
@@ -63,16 +68,11 @@ def learn(
 
 class _Loop:
     def __init__(
-        self,
-        step: Step,
-        schedule: Schedule,
-        checkpoint: Path,
-        metrics: Metrics,
-        seed: int,
-        device: torch.device,
+        self, step: Step, schedule: Schedule, record: Record, seed: int, device: torch.device
     ):
-        self.step, self.schedule, self.checkpoint = step, schedule, checkpoint
-        self.metrics, self.seed, self.device = metrics, seed, device
+        self.step, self.schedule, self.seed, self.device = step, schedule, seed, device
+        self.checkpoint, self.metrics = record.checkpoint, record.metrics
+        self.report = record.report
         self.writes = parallel.rank() == 0
         self.together = step.shared and parallel.world_size() > 1
         groups = [group for group in step.groups() if group.parameters]
@@ -86,13 +86,13 @@ class _Loop:
         self.longest = torch.zeros_like(self.row)
         """Longest such row since the last look."""
         self._new_tally()
-        if checkpoint.exists():
+        if self.checkpoint.exists():
             self._load()
         if self.writes:
-            metrics.forget(step.name, self.number)
+            self.metrics.forget(step.name, self.number)
         step.ready()
 
-    def run(self, asked: Callable[[], int], report: Progress | None) -> Best:
+    def run(self, asked: Callable[[], int]) -> Best:
         total = self.schedule.steps * self.step.images
         if self.schedule.steps == 0 and self.best is None:
             self._validate()
@@ -106,9 +106,9 @@ class _Loop:
                 self._save()
             if stop:
                 obey(asked() or stop)
-            if report and self.writes:
+            if self.report and self.writes:
                 try:
-                    report(self.step.name, self.number * self.step.images, total)
+                    self.report(self.step.name, self.number * self.step.images, total)
                 except KeyboardInterrupt:
                     if self.number > self.since:
                         self._look(False)

@@ -26,14 +26,12 @@ from polyshot.models.modulators import Kind, Modulator, fold, member_parameters
 from polyshot.models.resnet import ResNet
 from polyshot.models.views import normalise
 from polyshot.tasks import Tasks
-from polyshot.training.loop import learn
-from polyshot.training.metrics import Metrics
+from polyshot.training.loop import Record, learn
 from polyshot.training.step import Best, Group, Schedule
 from polyshot.training.validation import class_accuracies, source_sampler
 from polyshot.util import counter_rng
 from polyshot.util.device import bf16_on, graphed
 from polyshot.util.files import read_weights, write_weights
-from polyshot.util.progress import Progress
 
 RESAMPLINGS = 2000
 RELIABLE = 0.2
@@ -210,21 +208,19 @@ def train_modulator(
     source: int,
     validation: Tasks,
     config: Config,
-    checkpoint: Path,
-    metrics: Metrics,
-    report: Progress | None = None,
+    record: Record,
 ) -> tuple[Modulator, Strength, Best]:
     """Train the modulator of one source and choose its strength."""
     own = config.modulator
     schedule = Schedule(own.steps, "adam", own.rate, own.weight_decay, own.clip, own.validate_every)
     step = ModulatorStep(base, train, source, validation, config)
     try:
-        best = learn(step, schedule, checkpoint, metrics, config.seed, report)
+        best = learn(step, schedule, record, config.seed)
     finally:
         step.close()
     chosen = step.strength()
-    metrics.forget(f"{step.name}:strength", -1)
-    metrics.write(
+    record.metrics.forget(f"{step.name}:strength", -1)
+    record.metrics.write(
         f"{step.name}:strength",
         own.steps,
         strength=chosen.value,
@@ -252,18 +248,14 @@ def ensure_modulator(
     source: int,
     validation: Tasks,
     config: Config,
-    checkpoint: Path,
-    metrics: Metrics,
-    report: Progress | None = None,
+    record: Record,
 ) -> None:
     """Train the modulator of one source into a file, unless the file is there."""
     if file.exists():
         return
-    modulator, strength, best = train_modulator(
-        base, train, source, validation, config, checkpoint, metrics, report
-    )
+    modulator, strength, best = train_modulator(base, train, source, validation, config, record)
     write_weights(file, modulator.state_dict(), about_modulator(strength, best))
-    checkpoint.unlink(missing_ok=True)
+    record.checkpoint.unlink(missing_ok=True)
 
 
 def read_modulator(

@@ -21,6 +21,7 @@ from polyshot.training.base import initial_base, train_base
 from polyshot.training.clusters import check_clusters, known_members, write_members
 from polyshot.training.folder import Artifacts, check_sources, enter
 from polyshot.training.joint import train_joint
+from polyshot.training.loop import Record
 from polyshot.training.metrics import Metrics
 from polyshot.training.modulators import about_modulator, ensure_modulator
 from polyshot.training.selector import (
@@ -125,34 +126,20 @@ class _Run:
         """Step 1, by all processes together."""
         if self.done.base_file.exists():
             return
-        checkpoint = self.done.checkpoint(self.done.base_file)
+        record = self._record(self.done.base_file)
         if self.config.joint:
             base, best, members = train_joint(
-                self.packs,
-                self.config,
-                self.device,
-                checkpoint,
-                self.metrics,
-                self.start,
-                self.report,
+                self.packs, self.config, self.device, record, self.start
             )
             files = self.done.modulator_files.values()
             for file, (modulator, strength, reached) in zip(files, members, strict=True):
                 write_weights(file, modulator.state_dict(), about_modulator(strength, reached))
         else:
-            base, best = train_base(
-                self.packs,
-                self.config,
-                self.device,
-                checkpoint,
-                self.metrics,
-                self.start,
-                self.report,
-            )
+            base, best = train_base(self.packs, self.config, self.device, record, self.start)
         if parallel.rank() == 0:
             about = {"validation": best.value, "best": best.number, "skipped": best.skipped}
             write_weights(self.done.base_file, base.state_dict(), about)
-            checkpoint.unlink(missing_ok=True)
+            record.checkpoint.unlink(missing_ok=True)
 
     def modulators(self) -> None:
         """Step 2, one member after the other."""
@@ -172,17 +159,8 @@ class _Run:
         validation = validation_tasks(Images(self.packs, "val", self.device), self.config)
         for i in missing:
             file = self.done.modulator_files[self.members[i].name]
-            ensure_modulator(
-                file,
-                base,
-                train,
-                i,
-                validation[self.members[i].source],
-                self.config,
-                self.done.checkpoint(file),
-                self.metrics,
-                self.report,
-            )
+            tasks = validation[self.members[i].source]
+            ensure_modulator(file, base, train, i, tasks, self.config, self._record(file))
 
     def selector(self) -> None:
         """Step 3, after the scales: ties between members are broken by their likelihoods."""
@@ -203,15 +181,13 @@ class _Run:
         write_weights(self.done.statistics_file, to_tensors(kept), {"sources": list(kept)})
         if self.done.selector_file.exists():  # made by a version that kept no statistics
             return
-        checkpoint = self.done.checkpoint(self.done.selector_file)
-        selector, best = train_selector(
-            learned, checked, config, checkpoint, self.metrics, self.report
-        )
+        record = self._record(self.done.selector_file)
+        selector, best = train_selector(learned, checked, config, record)
         about = about_selector(best, learned, checked)
         write_weights(self.done.selector_file, selector.state_dict(), about)
         self.metrics.forget("selector:labels", -1)
         self.metrics.write("selector:labels", config.selector.steps, **about)
-        checkpoint.unlink(missing_ok=True)
+        record.checkpoint.unlink(missing_ok=True)
 
     def attention(self) -> None:
         """Train what the rule `urt` asks, on tasks like the selector's."""
@@ -225,13 +201,11 @@ class _Run:
             sights(sets, networks, scales, self.config, f"embed {part} for urt", self.report)
             for sets, part in ((tasks, "training"), (val, "validation"))
         )
-        checkpoint = self.done.checkpoint(self.done.urt_file)
-        attention, best = train_attention(
-            train, checked, self.config, checkpoint, self.metrics, self.report
-        )
+        record = self._record(self.done.urt_file)
+        attention, best = train_attention(train, checked, self.config, record)
         about = {"validation": best.value, "best": best.number}
         write_weights(self.done.urt_file, attention.state_dict(), about)
-        checkpoint.unlink(missing_ok=True)
+        record.checkpoint.unlink(missing_ok=True)
 
     def pool(self) -> Pool:
         """Put the pool together from the steps that are done; it is saved if it is news."""
@@ -275,6 +249,10 @@ class _Run:
         ).to(self.device)
         pool.save(folder)
         return pool
+
+    def _record(self, file: Path) -> Record:
+        """Say where the step whose result is this file writes what it does."""
+        return Record(self.done.checkpoint(file), self.metrics, self.report)
 
     def _name_members(self) -> None:
         """Look which members the pool has; with clusters they are known once there is a base."""

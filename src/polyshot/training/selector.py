@@ -5,7 +5,6 @@ First the paper's selector, then URT's attention over the members, which learns 
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -17,8 +16,7 @@ from polyshot.models.heads import prepared, prototypes
 from polyshot.models.selector import MemberAttention, Selector, task_embedding
 from polyshot.pool.statistics import Part, SourceTasks, TaskSample, sample
 from polyshot.tasks import Network, Tasks
-from polyshot.training.loop import learn
-from polyshot.training.metrics import Metrics
+from polyshot.training.loop import Record, learn
 from polyshot.training.step import Best, Group, Schedule, decayed_by_kind
 from polyshot.training.validation import hits, log_likelihood, logits_by_class
 from polyshot.util import counter_rng
@@ -128,16 +126,11 @@ def examples(
 
 
 def train_selector(
-    train: Examples,
-    val: Examples,
-    config: Config,
-    checkpoint: Path,
-    metrics: Metrics,
-    report: Progress | None = None,
+    train: Examples, val: Examples, config: Config, record: Record
 ) -> tuple[Selector, Best]:
     """Train the selector; returns it in evaluation mode with the best state by validation."""
     step = SelectorStep(train, val, config)
-    best = learn(step, selector_schedule(config), checkpoint, metrics, config.seed, report)
+    best = learn(step, selector_schedule(config), record, config.seed)
     return step.module.eval().requires_grad_(False), best
 
 
@@ -290,16 +283,11 @@ def fewer_tasks(config: Config, members: int) -> Config:
 
 
 def train_attention(
-    train: Sights,
-    val: Sights,
-    config: Config,
-    checkpoint: Path,
-    metrics: Metrics,
-    report: Progress | None = None,
+    train: Sights, val: Sights, config: Config, record: Record
 ) -> tuple[MemberAttention, Best]:
     """Train the attention; returns it in evaluation mode with the best state by validation."""
     step = UrtStep(train, val, config)
-    best = learn(step, selector_schedule(config), checkpoint, metrics, config.seed, report)
+    best = learn(step, selector_schedule(config), record, config.seed)
     return step.module.eval().requires_grad_(False), best
 
 

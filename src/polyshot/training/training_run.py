@@ -29,6 +29,7 @@ from polyshot.training.base import initial_base
 from polyshot.training.clusters import check_clusters
 from polyshot.training.episodic import Learner, Plan, train_learner
 from polyshot.training.folder import Artifacts, check_sources, device_name, identity
+from polyshot.training.loop import Record
 from polyshot.training.metrics import Metrics
 from polyshot.training.run import train
 from polyshot.training.selector import fit_scale
@@ -181,9 +182,7 @@ class TrainingRun:
                         self.validation,
                         plan,
                         self.config.seed,
-                        checkpoint,
-                        metrics,
-                        self.report,
+                        Record(checkpoint, metrics, self.report),
                     )
                 finally:
                     metrics.close()
