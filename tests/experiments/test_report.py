@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 from polyshot.cli.report import report
 from polyshot.errors import PolyshotError
-from polyshot.evaluation.results import append_results
+from polyshot.evaluation.results import append_results, write_results
 from polyshot.experiments.report import write_report
 from polyshot.experiments.report.pages import latex_escape, markdown_escape
 from tests.experiments.fake_grid import fake_result, write_grid
@@ -44,6 +45,32 @@ def test_the_files(grid: Path, tmp_path: Path) -> None:
     assert paths == [tmp_path / "else" / "where" / name for name in names]
     for path in paths:  # the same numbers, the same files
         assert path.read_bytes() == (grid / "report" / path.name).read_bytes()
+
+
+def test_a_file_of_results_is_enough(tmp_path: Path) -> None:
+    results = [fake_result(method) for method in ("base", "select")]
+    append_results(tmp_path / "grid" / "results" / "a.jsonl", results)
+    append_results(tmp_path / "a.jsonl", results)
+    write_results(tmp_path / "b.parquet", results)
+    first, *others = (
+        [path.read_bytes() for path in write_report(tmp_path / name, tmp_path / f"of {name}")]
+        for name in ("grid", "a.jsonl", "b.parquet")
+    )
+    assert others == [first, first]
+    assert write_report(tmp_path / "a.jsonl")[0] == tmp_path / "report" / "index.html"
+
+
+def test_the_files_of_pages_are_packaged() -> None:
+    """Templates and the style sheet are no modules: without a word in pyproject they are lost."""
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = project["tool"]["setuptools"]["package-data"]["polyshot"]
+    package = root / "src" / "polyshot"
+    files = [file for file in (package / "experiments").rglob("*") if file.is_file()]
+    for file in files:
+        if file.suffix not in (".py", ".pyc"):
+            place = file.relative_to(package)
+            assert any(place.match(pattern) for pattern in patterns), place
 
 
 def test_nothing_is_fetched_and_nothing_runs(grid: Path, page: Checked) -> None:

@@ -8,7 +8,10 @@ import typer
 
 def report(
     folder: Annotated[
-        Path, typer.Argument(help="A folder made by 'reproduce'.", show_default=False)
+        Path,
+        typer.Argument(
+            help="A folder made by 'reproduce', or a file of results.", show_default=False
+        ),
     ],
     out: Annotated[
         Path | None,

@@ -29,6 +29,8 @@ from polyshot.util.files import read_json, write_json, write_text
 from polyshot.util.locks import locked, locked_if_free
 
 Read = TypeVar("Read")
+RESULTS = (".jsonl", ".parquet")
+"""Files of results: as a grid writes them, and as they are kept."""
 
 
 @dataclass(frozen=True)
@@ -300,8 +302,8 @@ class Grid:
 
 
 def read_grid(folder: Path) -> Grid:
-    """Read a grid folder; only results must be there, all else may be missing."""
-    if not folder.is_dir():
+    """Read a grid folder, or a file of results; all but results may be missing."""
+    if not folder.is_dir() and not (folder.is_file() and folder.suffix in RESULTS):
         raise PolyshotError(f"There is no folder {folder}: run 'polyshot reproduce' first.")
     results = _results(folder)
     worlds = _each(folder, "worlds/*/world.json", _world)
@@ -319,7 +321,8 @@ def read_grid(folder: Path) -> Grid:
 
 def _results(folder: Path) -> list[Result]:
     found: dict[tuple[object, ...], tuple[Path, Result]] = {}
-    for path in sorted((folder / "results").rglob("*.jsonl")):
+    files = [folder] if folder.is_file() else sorted((folder / "results").rglob("*.jsonl"))
+    for path in files:
         for number, result in enumerate(read_results(path), 1):
             if reason := _wrong(result):
                 raise PolyshotError(

@@ -73,8 +73,8 @@ def write_report(folder: Path, out: Path | None = None) -> list[Path]:
     """Read a grid folder and write ``index.html``, ``tables.md`` and ``tables.tex``.
 
     Args:
-        folder: what ``polyshot reproduce`` wrote.
-        out: where the report goes; ``report`` inside the folder if not given.
+        folder: what ``polyshot reproduce`` wrote, or a file of results.
+        out: where the report goes; ``report`` inside the folder, or beside the file, if not given.
 
     Returns:
         The three files.
@@ -100,7 +100,7 @@ def write_report(folder: Path, out: Path | None = None) -> list[Path]:
     said = summary(accuracies)
     tables = {heading: [t for t in found if t.rows] for heading, found in every.items()}
     lists = run_lists(grid)
-    target = out or folder / "report"
+    target = out or (folder.parent if folder.is_file() else folder) / "report"
     files = {
         target / "index.html": _page(grid, said, accuracies, tables, lists),
         target / "tables.md": _markdown(said, accuracies, tables, lists),
