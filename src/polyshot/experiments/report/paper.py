@@ -85,21 +85,6 @@ def paper_table(table: str, sources: int | None = None) -> PaperTable | None:
     return None
 
 
-def paper_accuracy(
-    table: str, method: str, domain: str, sources: int | None = None
-) -> float | None:
-    """Look up one accuracy, as a share; None where the paper prints none.
-
-    Args:
-        table: ``seen`` or ``unseen``.
-        method: our name, such as ``select`` for DoS.
-        domain: our name of the target.
-        sources: 2, 4 or 6 for the experiments with so many sources; None for the main ones.
-    """
-    block = paper_table(table, sources)
-    return None if block is None else block.targets.get(domain, {}).get(method)
-
-
 # --- accuracies
 
 
