@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyshot.config import AdaptationConfig
-from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.protonet import episodic_plan, trainable
 from polyshot.models.backbone import parameter_count
@@ -211,10 +210,6 @@ class Feat(Fitted):
     def parameters(self) -> int:
         """Count base and attention."""
         return parameter_count(self.learner)
-
-    def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
-        """Each image is embedded once; attention and heads on embeddings cost next to nothing."""
-        return shape.way * (shape.shot + shape.queries)
 
 
 def _fit(run: TrainingRun, settings: Settings) -> Feat:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig
-from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.models.backbone import parameter_count
 from polyshot.models.heads import Metric
@@ -37,10 +36,6 @@ class FittedHead(Fitted):
     def parameters(self) -> int:
         """Count the network's; the layer is thrown away after each task."""
         return parameter_count(self.network)
-
-    def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
-        """Each image is embedded once."""
-        return shape.way * (shape.shot + shape.queries)
 
 
 def _fit(run: TrainingRun, settings: Settings) -> FittedHead:

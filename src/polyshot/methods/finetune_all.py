@@ -62,11 +62,6 @@ class FineTunedNetworks(Fitted):
         """Count the network's."""
         return parameter_count(self.network)
 
-    def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
-        """A step passes the support set forwards and backwards."""
-        images = shape.way * (shape.shot + shape.queries)
-        return images + self.learning_passes(shape, adaptation)
-
     def learning_passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
         """Count three for each support image and step."""
         return 3 * self.steps * shape.way * shape.shot

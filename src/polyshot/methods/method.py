@@ -30,7 +30,7 @@ class Fitted(ABC):
     note: str = ""
     """What a reader of its results should know."""
     diverged: int = 0
-    """Tasks, of all that were predicted, whose adaptation ran away, so that they had none."""
+    """Tasks, of all that were predicted, whose adaptation diverged, so that they had none."""
 
     @abstractmethod
     def predict(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
@@ -40,13 +40,15 @@ class Fitted(ABC):
     def parameters(self) -> int:
         """Count the numbers that it holds."""
 
-    @abstractmethod
     def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
         """Count the forward passes of the base that one task costs; a backward pass is two.
 
-        Images are looked at once here; `learning_passes` says how many of these stay as they are
-        where networks look at images more than once (`models.views`).
+        Here each image is embedded once, and heads on embeddings cost next to nothing.
+        `learning_passes` says how many of these stay as they are where networks look at images more
+        than once (`models.views`).
         """
+        images = shape.way * (shape.shot + shape.queries)
+        return images + self.learning_passes(shape, adaptation)
 
     def learning_passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
         """Count those of the passes that learning on the support set takes."""
@@ -58,7 +60,7 @@ class Fitted(ABC):
 
     def member_probabilities(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
         """Return each member's probabilities: ``[M, E, Q, W]``."""
-        raise NotImplementedError(f"{type(self).__name__} has no members.")
+        raise PolyshotError(f"{type(self).__name__} has no members that answer on their own.")
 
     def selections(self, tasks: Tasks) -> Tensor | None:
         """Return which member is selected, 1 or 0: ``[E, M]``; None where none ever is."""

@@ -105,11 +105,6 @@ class ProtoMaml(Fitted):
         """Count the network's; the heads are made for each task."""
         return parameter_count(self.learner.base)
 
-    def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
-        """A step passes the support set forwards and backwards."""
-        images = shape.way * (shape.shot + shape.queries)
-        return images + self.learning_passes(shape, adaptation)
-
     def learning_passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
         """Count three for each support image and step."""
         return 3 * self._steps(adaptation) * shape.way * shape.shot

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig, to_dict
-from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.pool_rules import LEARNING, PoolWithRule, with_learning
 from polyshot.models.backbone import parameter_count
@@ -43,10 +42,6 @@ class Prototypes(Fitted):
     def parameters(self) -> int:
         """Count the network's."""
         return parameter_count(self.network)
-
-    def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
-        """Each image is embedded once; a head on embeddings costs next to nothing."""
-        return shape.way * (shape.shot + shape.queries)
 
 
 def prototypes_on(run: TrainingRun, network: ResNet, note: str = "") -> Prototypes:
