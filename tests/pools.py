@@ -3,12 +3,10 @@
 import torch
 
 from polyshot.config import AdaptationConfig
-from polyshot.methods.tasks import Tasks
 from polyshot.models.heads import Metric
 from polyshot.models.modulators import Kind
 from polyshot.models.resnet import ResNetConfig
-from polyshot.models.selector import Selector, task_embedding
-from polyshot.models.urt import MemberAttention
+from polyshot.models.selector import MemberAttention, Selector, task_embedding
 from polyshot.pool.pool import Pool
 
 from .models.reference import random_base, random_modulator
@@ -31,7 +29,7 @@ def random_pool(
                 parameter.lerp_(torch.full_like(parameter, float(name.endswith("scale"))), 0.7)
     torch.manual_seed(5)
     chooser = Selector(SMALL.dim, 4, hidden=16)
-    typical = task_embedding(random_tasks(7, episodes=50).support[0])
+    typical = task_embedding(_embeddings(7, episodes=50))
     chooser.standardise(torch.nn.functional.normalize(typical, dim=-1))  # now it is undecided
     attention = MemberAttention(SMALL.dim, hidden=8)
     with torch.no_grad():  # far from treating all members alike
@@ -57,15 +55,10 @@ def random_pool(
 NAMES = ("one", "two", "off")
 
 
-def random_tasks(
-    seed: int = 0, way: int = 4, shot: int = 3, queries: int = 6, episodes: int = 5
-) -> Tasks:
-    """Tasks of overlapping classes, in the space of `random_pool`, with uneven shots."""
+def _embeddings(seed: int, way: int = 4, shot: int = 3, episodes: int = 5) -> torch.Tensor:
+    """Support sets of overlapping classes, as the base of `random_pool` may embed them."""
     draw = torch.Generator().manual_seed(seed)
     dim, members = SMALL.dim, 1 + len(NAMES)
     centres = torch.randn(members, episodes, way, 1, dim, generator=draw).abs()
     noise = torch.randn(members, episodes, way, shot, dim, generator=draw)
-    query = torch.randn(members, episodes, queries, dim, generator=draw).abs()
-    mask = torch.rand(episodes, way, shot, generator=draw) < 0.7
-    mask[..., 0] = True
-    return Tasks((centres + 0.8 * noise).relu(), query, mask)
+    return (centres + 0.8 * noise).relu()[0]

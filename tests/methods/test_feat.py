@@ -11,15 +11,14 @@ from polyshot.config import AdaptationConfig
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.methods import feat
-from polyshot.methods.feat import Feat, FeatLearner, wanted_attention
-from polyshot.models.attention import QueryAttention
+from polyshot.methods.feat import Feat, FeatLearner, QueryAttention, wanted_attention
 from polyshot.models.heads import Metric
 from polyshot.models.resnet import ResNetConfig
 from polyshot.predict.adapt.head import adapt_heads, head_logits
 from polyshot.training.episodic import EpisodeBatch
 
+from ..helpers import tasks_of
 from ..models.reference import random_base
-from .conftest import tasks_of
 
 SMALL = ResNetConfig(width=2, stem="small/2")
 SHAPE = EpisodeShape(4, 3, 2)

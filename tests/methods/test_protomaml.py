@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import pytest
 import torch
@@ -11,13 +12,15 @@ from torch import Tensor
 from torch.func import functional_call
 
 from polyshot.data.shapes import EpisodeShape
-from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.inner_loop import learn_networks
 from polyshot.methods.protomaml import ProtoMaml, ProtoMamlLearner
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.views import CROPS, VIEWS, View
+from polyshot.tasks import Tasks
 from polyshot.training.episodic import EpisodeBatch
+
+from ..helpers import from_table
 
 SIDE = 16
 
@@ -29,17 +32,17 @@ def network(seed: int = 0) -> ResNet:
     return base.eval().requires_grad_(False)
 
 
-def tasks(episodes: int, way: int = 3, shot: int = 2, queries: int = 4) -> ImageTasks:
+def tasks(episodes: int, way: int = 3, shot: int = 2, queries: int = 4) -> Tasks:
     generator = torch.Generator().manual_seed(7)
     count = episodes * way * (shot + queries)
     table = torch.randint(0, 256, (count, 3, SIDE, SIDE), generator=generator).to(torch.uint8)
     places = torch.randperm(count, generator=generator).view(episodes, way, -1)
     support, query = places[..., :shot], places[..., shot:].flatten(1)
-    return ImageTasks(lambda chosen: table[chosen], count, support, query)
+    return from_table(table, support, query)
 
 
-def batch(given: ImageTasks, shape: EpisodeShape) -> EpisodeBatch:
-    support = given.support_images().unflatten(1, (shape.way, -1))
+def batch(given: Tasks, shape: EpisodeShape) -> EpisodeBatch:
+    support = given.support_images()
     query = given.query_images().unflatten(1, (shape.way, -1))
     images = torch.cat([support, query], 2)
     return EpisodeBatch(images, None, given.support[..., 0], [0] * len(given), shape, 0.0)
@@ -53,7 +56,7 @@ def test_without_steps_it_is_protonet() -> None:
     found = ProtoMaml(ProtoMamlLearner(base, 0, 0.01), 0, 2).predict(given)
     torch.testing.assert_close(found, torch.softmax(wanted, -1), rtol=1e-4, atol=1e-6)
     # The logits themselves differ by a number a query, which softmax does not see.
-    weight, bias = ProtoMamlLearner(base, 0, 0.01).head(given.support_images(), 3)
+    weight, bias = ProtoMamlLearner(base, 0, 0.01).head(given.support_images())
     apart = query @ weight.mT + bias.unsqueeze(1) - wanted
     torch.testing.assert_close(apart, apart[..., :1].expand_as(apart), rtol=1e-4, atol=1e-4)
 
@@ -93,7 +96,9 @@ def test_loss_and_outer_gradient_are_those_of_the_recipe(steps: int) -> None:
     base = copy.deepcopy(learner.base)
     labels = torch.arange(3).repeat_interleave(4)
     losses = []
-    for images, query in zip(given.support_images(), given.query_images(), strict=True):
+    for images, query in zip(
+        given.support_images().flatten(1, 2), given.query_images(), strict=True
+    ):
         losses.append(F.cross_entropy(one_by_one(base, images, query, steps, rate), labels))
     wanted_loss = torch.stack(losses).mean()
     wanted = torch.autograd.grad(wanted_loss, list(base.parameters()))
@@ -109,7 +114,7 @@ def test_the_gradient_flows_through_the_start_of_the_head() -> None:
     learner.eval()
     whole = torch.autograd.grad(learner.loss(batch(given, shape)), learner.base.conv1.weight)[0]
     head = learner.head
-    learner.head = lambda images, way: tuple(t.detach() for t in head(images, way))  # type: ignore[method-assign, assignment]
+    learner.head = lambda images: tuple(t.detach() for t in head(images))  # type: ignore[method-assign, assignment]
     cut = torch.autograd.grad(learner.loss(batch(given, shape)), learner.base.conv1.weight)[0]
     assert float((whole - cut).norm() / whole.norm()) > 0.01
 
@@ -118,11 +123,11 @@ def test_steps_fit_the_support_set() -> None:
     base, given = network(), tasks(3)
     images = given.support_images()
     labels = torch.arange(3).repeat_interleave(2).repeat(3)
-    start = ProtoMamlLearner(base, 0, 0.0).head(images, 3)
+    start = ProtoMamlLearner(base, 0, 0.0).head(images)
     losses = []
     for steps in (0, 5, 20):
-        learned = learn_networks(base, start, images, steps, 0.01)
-        logits = learned.logits(base, images).flatten(0, 1)
+        learned = learn_networks(base, start, images, given.present, steps, 0.01)
+        logits = learned.logits(base, images.flatten(1, 2)).flatten(0, 1)
         losses.append(float(F.cross_entropy(logits, labels)))
     assert losses[0] > losses[1] > losses[2]
 
@@ -130,10 +135,10 @@ def test_steps_fit_the_support_set() -> None:
 def test_steps_may_take_crops_in_turn() -> None:
     base, given = network(), tasks(2)
     images = given.support_images()
-    start = ProtoMamlLearner(base, 0, 0.0).head(images, 3)
+    start = ProtoMamlLearner(base, 0, 0.0).head(images)
 
-    def bias(steps: int, turns: Sequence[View]) -> Tensor:
-        return learn_networks(base, start, images, steps, 0.01, turns=turns).bias
+    def bias(steps: int, crops: Sequence[View]) -> Tensor:
+        return learn_networks(base, start, images, given.present, steps, 0.01, crops=crops).bias
 
     whole = VIEWS["one"]
     assert torch.equal(bias(1, CROPS), bias(1, whole))  # the whole image comes first
@@ -153,3 +158,37 @@ def test_passes_count_backward_passes_twice() -> None:
     shape = EpisodeShape(5, 5, 10)
     assert fitted.passes(shape) == 25 * 10 + 50
     assert fitted.passes(shape, "steps-100") == 25 * 301 + 50
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_what_the_mask_hides_is_not_learned(optimiser: Literal["sgd", "adam"]) -> None:
+    """Tasks of uneven shots are learned as each class had its own images alone."""
+    base, given = network(), tasks(2, shot=3)
+    images, present = given.support_images(), given.present.clone()
+    present[0, 1, 1:] = present[1, 2, 2:] = False
+    start = ProtoMamlLearner(base, 0, 0.0).head(images, present)
+    found = learn_networks(base, start, images, present, 3, 0.01, optimiser)
+    noise = torch.where(present[..., None, None, None], images, torch.randn_like(images))
+    other = learn_networks(base, start, noise, present, 3, 0.01, optimiser)
+    torch.testing.assert_close(other.weight, found.weight)
+    for task in range(2):
+        own = [images[task, way][present[task, way]] for way in range(3)]
+        flat, labels = torch.cat(own), torch.arange(3).repeat_interleave(present[task].sum(-1))
+        names = [name for name, p in base.named_parameters() if p.ndim == 4]
+        kernels = [base.get_parameter(name).detach().clone().requires_grad_() for name in names]
+        head = [value[task].detach().clone().requires_grad_() for value in start]
+        adam = torch.optim.Adam([*kernels, *head], lr=0.01)
+        for _ in range(3):
+            given_ = dict(zip(names, kernels, strict=True))
+            logits = functional_call(base, given_, (flat,)) @ head[0].T + head[1]
+            gradients = torch.autograd.grad(F.cross_entropy(logits, labels), [*kernels, *head])
+            norm = torch.stack([g.square().sum() for g in gradients]).sum().sqrt()
+            for leaf, gradient in zip([*kernels, *head], gradients, strict=True):
+                leaf.grad = gradient
+                if optimiser == "sgd":
+                    with torch.no_grad():
+                        leaf.sub_(0.01 * gradient * min(1.0, 5.0 / float(norm)))
+            if optimiser == "adam":
+                adam.step()
+        torch.testing.assert_close(found.bias[task], head[1].detach(), atol=2e-3, rtol=1e-3)
+        torch.testing.assert_close(found.weight[task], head[0].detach(), atol=2e-3, rtol=1e-2)

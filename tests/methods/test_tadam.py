@@ -3,20 +3,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from polyshot import tasks as tasks_module
 from polyshot.config import AdaptationConfig
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
-from polyshot.methods import image_tasks, tadam
-from polyshot.methods.tadam import Tadam, TadamLearner, auxiliary_share, convergence
-from polyshot.models.conditioned import TaskConditions, embed_conditioned
+from polyshot.methods import tadam
+from polyshot.methods.tadam import (
+    Tadam,
+    TadamLearner,
+    TaskConditions,
+    auxiliary_share,
+    convergence,
+    embed_conditioned,
+)
+from polyshot.models.backbone import sites_of
 from polyshot.models.heads import Metric, prototype_logits, prototypes
-from polyshot.models.modulators import Modulator, embed_member
-from polyshot.models.resnet import ResNetConfig, Stem, modulated_layers
-from polyshot.predict.readout import opinion
+from polyshot.models.modulators import Modulator
+from polyshot.models.resnet import ResNet, ResNetConfig, Stem
+from polyshot.predict.readout import fit_classifiers
 from polyshot.training.episodic import EpisodeBatch
 
-from ..models.reference import assert_near, copied, random_base, same_states
-from .conftest import tasks_of
+from ..helpers import tasks_of
+from ..models.reference import assert_near, copied, explicit, random_base, same_states
 
 SMALL = ResNetConfig(width=2, stem="small/2")
 SHAPE = EpisodeShape(3, 2, 2)
@@ -45,17 +53,17 @@ def test_conditions_are_a_modulator_by_channel_of_each_task(stem: Stem) -> None:
     config = ResNetConfig(width=3, stem=stem)
     base, images = random_base(config), torch.randn(2, 4, 3, 20, 20)
     conditions = {
-        layer.bn: (0.3 * torch.randn(2, layer.outputs), 0.3 * torch.randn(2, layer.outputs))
-        for layer in modulated_layers(config)
+        site.layer: (0.3 * torch.randn(2, site.outputs), 0.3 * torch.randn(2, site.outputs))
+        for site in sites_of(base)
     }
     found = embed_conditioned(base, conditions, images)
     for task in range(2):
-        modulator = Modulator(config, "channel")
-        for layer in modulated_layers(config):
-            gamma, beta = conditions[layer.bn]
-            modulator.get_parameter(f"{layer.conv}.scale").data.copy_(1 + gamma[task])
-            modulator.get_parameter(f"{layer.conv}.bias").data.copy_(beta[task])
-        assert_near(found[task], embed_member(base, modulator, images[task]))
+        modulator = Modulator(sites_of(base), "channel")
+        for site in sites_of(base):
+            gamma, beta = conditions[site.layer]
+            modulator.get_parameter(f"{site.layer}.scale").data.copy_(1 + gamma[task])
+            modulator.get_parameter(f"{site.layer}.bias").data.copy_(beta[task])
+        assert_near(found[task], explicit(base, modulator, images[task], 1.0))
 
 
 def test_at_the_start_there_are_no_conditions_but_gradients() -> None:
@@ -72,7 +80,8 @@ def test_at_the_start_there_are_no_conditions_but_gradients() -> None:
 def test_tasks_have_conditions_of_their_own_whatever_their_size() -> None:
     network, tasks = learner(strength=0.5).conditions, torch.randn(3, SMALL.dim)
     together = network(tasks)
-    assert list(together) == [layer.bn for layer in modulated_layers(SMALL)]
+    assert list(together) == [site.layer for site in sites_of(ResNet(SMALL))]
+    assert len(together) == 16
     for i in range(3):
         for name, alone in network(5 * tasks[i : i + 1]).items():
             for one, other in zip(alone, together[name], strict=True):
@@ -80,7 +89,8 @@ def test_tasks_have_conditions_of_their_own_whatever_their_size() -> None:
 
 
 def test_the_task_network_is_light() -> None:
-    parameters = sum(p.numel() for p in TaskConditions(ResNetConfig()).parameters())
+    base = ResNet(ResNetConfig())
+    parameters = sum(p.numel() for p in TaskConditions(sites_of(base), 512).parameters())
     assert parameters < 11_176_512 / 3
 
 
@@ -156,8 +166,9 @@ def test_before_training_it_answers_as_the_base(metric: Metric, packs: list[Pack
     tasks = tasks_of(packs[0], SHAPE, count=7)
     support, query = tasks.embedded(made.base)
     scale = float(made.log_scale.detach().exp())
-    for adaptation, head in (("none", None), ("head", recipe)):
-        expected = opinion(support, query, None, metric, scale, head).mT
+    for adaptation in ("none", "head"):
+        classifiers = fit_classifiers(support, None, metric, scale, adaptation, recipe)
+        expected = classifiers.logits(query).softmax(1).mT
         answers = fitted.predict(tasks, adaptation)
         torch.testing.assert_close(answers, expected, atol=1e-4, rtol=0)
 
@@ -168,7 +179,7 @@ def test_parts_are_the_whole(packs: list[Pack], monkeypatch: pytest.MonkeyPatch)
     whole = fitted.predict(tasks)
     for images in (1, 30):
         monkeypatch.setattr(tadam, "BATCH", {"cpu": images})
-        monkeypatch.setattr(image_tasks, "BATCH", {"cpu": images})
+        monkeypatch.setattr(tasks_module, "BATCH", {"cpu": images})
         torch.testing.assert_close(fitted.predict(tasks), whole, atol=1e-5, rtol=0)
 
 

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from polyshot.models.backbone import sites_of
 from polyshot.models.modulators import Kind, Modulator
 from polyshot.models.resnet import ResNet, ResNetConfig
 
@@ -26,7 +27,8 @@ def random_base(config: ResNetConfig, seed: int = 0) -> ResNet:
 
 def random_modulator(config: ResNetConfig, kind: Kind, seed: int = 1) -> Modulator:
     torch.manual_seed(seed)
-    modulator = Modulator(config, kind)
+    modulator = Modulator(sites_of(ResNet(config)), kind)
+    torch.manual_seed(seed)
     for parameter in modulator.parameters():
         parameter.data += torch.rand_like(parameter) - 0.5  # scales stay away from 0
     return modulator

@@ -1,26 +1,16 @@
-"""Two small real packs and a config that trains on them in seconds."""
+"""Two small packs, a third one that may be added, and one training that nothing interrupted."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from polyshot.config import BaseConfig, Config, ModulatorConfig, SelectorConfig
+from polyshot.config import Config
 from polyshot.data.pack import Pack
-from polyshot.data.shapes import EpisodeShape
-from polyshot.data.toy.packs import draw_packs
-from polyshot.models.resnet import ResNetConfig
+from polyshot.pool.pool import Pool
+from polyshot.training.run import train
 
-SHAPE = EpisodeShape(5, 2, 3)
-SMALL = Config(
-    size=16,
-    model=ResNetConfig(width=4, stem="small/2"),
-    base=BaseConfig(steps=7, batch=16, learning_rate=0.05, warm_up=2, validate_every=3),
-    modulator=ModulatorConfig(steps=4, episodes=2, shape=SHAPE, validate_every=2),
-    selector=SelectorConfig(steps=6, tasks=12, batch=8, hidden=8, validate_every=4),
-    shape=SHAPE,
-    validation_episodes=8,
-)
+from ..helpers import TINY, toy_packs
 
 
 @pytest.fixture(autouse=True)
@@ -30,22 +20,28 @@ def small_work(one_thread: None) -> None:
 
 @pytest.fixture(scope="session")
 def packs(tmp_path_factory: pytest.TempPathFactory) -> list[Pack]:
-    folder = tmp_path_factory.mktemp("packs")
-    return draw_packs(folder, ["signs", "textures"], size=16, per_class=6, workers=1)
+    return toy_packs(tmp_path_factory.mktemp("packs"), "signs", "textures")
+
+
+@pytest.fixture(scope="session")
+def new(tmp_path_factory: pytest.TempPathFactory) -> Pack:
+    return toy_packs(tmp_path_factory.mktemp("new"), "flowers")[0]
 
 
 @pytest.fixture
 def config() -> Config:
-    return SMALL
+    return TINY
 
 
-def with_base(config: Config, **changes: object) -> Config:
-    return replace(config, base=replace(config.base, **changes))
+@pytest.fixture(scope="session")
+def whole(packs: list[Pack], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run; tests that change it copy it."""
+    torch.set_num_threads(1)
+    out = tmp_path_factory.mktemp("whole") / "run"
+    train(packs, TINY, out, device="cpu")
+    return out
 
 
-def step_files(run: Path) -> dict[str, bytes]:
-    return {
-        str(file.relative_to(run)): file.read_bytes()
-        for file in sorted((run / "steps").rglob("*"))
-        if file.is_file()
-    }
+@pytest.fixture(scope="session")
+def pool(whole: Path) -> Pool:
+    return Pool.load(whole / "pool")

@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +11,12 @@ from polyshot.data.augment import STRONG, WEAK, Augment, augment, chances
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.protomaml import ProtoMamlLearner
-from polyshot.models.normalise import normalise
+from polyshot.models.views import normalise
 from polyshot.training.base import Classifier, CosineLayer, initial_base, prepare
 from polyshot.training.episodic import EpisodeBatch, Plan, _Loss
 from polyshot.training.run import train
 
-from .conftest import with_base
-
-CPU = torch.device("cpu")
+from ..helpers import CPU, metrics_of, with_base
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -41,8 +38,7 @@ def test_the_classifier_is_the_one_asked_for(config: Config) -> None:
 def test_a_base_learns_by_cosines(packs: list[Pack], config: Config, tmp_path: Path) -> None:
     config = with_base(config, classifier="cosine", steps=100, validate_every=100, mix=0.0)
     pool = train(packs, config, tmp_path / "run", "base", "cpu")
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    first, *_, last = (json.loads(line)["loss"] for line in lines)
+    first, *_, last = (line["loss"] for line in metrics_of(tmp_path / "run"))
     assert last < first - 0.2
     assert pool.about["steps"]["base"]["skipped"] == 0
 

@@ -12,7 +12,7 @@ from polyshot.data.table import Batches, Images, Prefetch
 from polyshot.training.base import mixed, same_source_partner, train_base
 from polyshot.training.metrics import Metrics
 
-CPU = torch.device("cpu")
+from ..helpers import CPU
 
 
 @pytest.fixture(params=[True, False], ids=["resident", "streamed"])

@@ -16,7 +16,9 @@ from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.table import Images
 from polyshot.errors import PolyshotError
+from polyshot.models.views import normalise
 from polyshot.pool.pool import Pool
+from polyshot.tasks import embed
 from polyshot.training.base import initial_base
 from polyshot.training.clusters import (
     class_means,
@@ -28,8 +30,7 @@ from polyshot.training.clusters import (
 )
 from polyshot.training.run import train
 
-from .conftest import step_files
-from .test_run import Interrupt
+from ..helpers import Interrupt, step_files, until_done
 
 
 def blobs(count: int, each: int, dim: int = 16, spread: float = 0.15) -> Tensor:
@@ -87,9 +88,8 @@ def test_class_means_are_of_their_classes(packs: list[Pack], config: Config) -> 
     means = class_means(base, images, 1, classes)
     assert means.shape == (4, 32)
     ids = torch.from_numpy(np.flatnonzero(packs[1].domain.labels == classes[2]))
-    from polyshot.training.tasks import embed
-
-    own = embed(base, images, images.places(1, ids)).double()
+    pixels = images.bring(images.take(images.places(1, ids)))
+    own = embed(base, normalise(pixels)).double()
     own = torch.nn.functional.normalize(own, dim=1).mean(0)
     torch.testing.assert_close(means[2], own / own.norm())
 
@@ -124,14 +124,9 @@ def test_a_pool_with_several_members_a_source(
     # Tasks of each cluster, and of each source as a whole.
     assert len(labels) == 5 and sum(labels) == 6 * config.selector.tasks
     assert Pool.load(tmp_path / "whole" / "pool").members == names
-    out, interruptions, progress = tmp_path / "run", 0, Interrupt(3)
-    while True:
-        try:
-            train(packs, config, out, device="cpu", progress=progress)
-            break
-        except KeyboardInterrupt:
-            interruptions += 1
-    assert interruptions > 3
+    out, progress = tmp_path / "run", Interrupt(3)
+    _, times = until_done(lambda: train(packs, config, out, device="cpu", progress=progress))
+    assert times > 3
     assert step_files(out) == step_files(tmp_path / "whole")
     less = whole.remove("signs")
     assert less.members == ("base", "textures/1", "textures/2")

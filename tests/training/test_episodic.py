@@ -12,21 +12,23 @@ from polyshot.data.augment import Augment
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.table import Images
-from polyshot.methods.image_tasks import ImageTasks
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.models.resnet import ResNet
-from polyshot.training.base import initial_base, validation_sets
+from polyshot.models.views import normalise
+from polyshot.tasks import Tasks
+from polyshot.training.base import initial_base
 from polyshot.training.episodic import (
     EpisodeBatch,
     EpisodicStep,
     Learner,
     Plan,
-    accuracy,
     train_learner,
 )
 from polyshot.training.metrics import Metrics
+from polyshot.training.validation import class_accuracies, validation_tasks
 
-CPU = torch.device("cpu")
+from ..helpers import CPU
+
 SHAPE = EpisodeShape(4, 2, 3)
 PLAN = Plan(steps=6, episodes=3, learning_rate=1e-3, shape=SHAPE, augment=Augment())
 
@@ -46,7 +48,7 @@ class Probe(Learner):
         support, query = batch.split(batch.embeddings)
         return batch.cross_entropy(prototype_logits(query, prototypes(support)))
 
-    def probabilities(self, tasks: ImageTasks) -> Tensor:
+    def probabilities(self, tasks: Tasks) -> Tensor:
         support, query = tasks.embedded(self.base)
         return prototype_logits(query, prototypes(support)).softmax(-1)
 
@@ -60,7 +62,7 @@ def make(
 ) -> EpisodicStep:
     learner = Probe(initial_base(config), **options)
     train = Images(packs, "train", CPU, resident)
-    validation = [t.with_images() for t in validation_sets(Images(packs, "val", CPU), config)]
+    validation = validation_tasks(Images(packs, "val", CPU), config)
     return EpisodicStep("probe", learner, train, validation, plan, seed=1)
 
 
@@ -74,8 +76,6 @@ def test_images_are_of_the_classes_and_sources_that_the_batch_names(
 ) -> None:
     step = make(packs, config, wants_embeddings=False)
     pictures = [torch.from_numpy(pack.images[:].copy()).float() / 255 for pack in packs]
-    from polyshot.models.normalise import normalise
-
     for number in range(PLAN.steps):
         step.loss(number)
         batch = probe(step).given[-1]
@@ -158,17 +158,11 @@ def test_kernels_decay_and_affine_maps_do_not(packs: list[Pack], config: Config)
 
 def test_validation_is_the_mean_of_the_sources(packs: list[Pack], config: Config) -> None:
     step = make(packs, config)
-    sets = validation_sets(Images(packs, "val", CPU), config)
+    sets = validation_tasks(Images(packs, "val", CPU), config)
     base = initial_base(config).eval()
-    expected = torch.stack([tasks.accuracy(base, "euclidean").mean() for tasks in sets]).mean()
+    values = [class_accuracies(tasks, base, "euclidean").mean() for tasks in sets]
+    expected = torch.stack(values).mean()
     assert step.validate() == pytest.approx(float(expected), abs=1e-6)
-
-
-def test_accuracy_counts_right_answers_class_by_class() -> None:
-    right = F.one_hot(torch.tensor([[0, 0, 1, 1]]), 2).float()
-    assert accuracy(right) == 1
-    assert accuracy(right[:, [2, 1, 0, 3]]) == 0.5
-    assert accuracy(torch.cat([right, 1 - right])) == 0.5
 
 
 def test_the_best_state_is_kept(packs: list[Pack], config: Config, tmp_path: Path) -> None:
@@ -179,7 +173,7 @@ def test_the_best_state_is_kept(packs: list[Pack], config: Config, tmp_path: Pat
         asked = 0
         seen: list[Tensor] = []  # noqa: RUF012 (of this one test)
 
-        def probabilities(self, tasks: ImageTasks) -> Tensor:
+        def probabilities(self, tasks: Tasks) -> Tensor:
             if self.asked % len(packs) == 0:
                 self.seen.append(self.base.conv1.weight.detach().clone())
             share = self.shares[self.asked // len(packs)]
@@ -194,7 +188,7 @@ def test_the_best_state_is_kept(packs: list[Pack], config: Config, tmp_path: Pat
     learner = Judged(initial_base(config))
     plan = replace(PLAN, validate_every=2)
     train = Images(packs, "train", CPU)
-    tasks = [t.with_images() for t in validation_sets(Images(packs, "val", CPU), config)]
+    tasks = validation_tasks(Images(packs, "val", CPU), config)
     metrics, checkpoint = Metrics(tmp_path / "metrics.jsonl"), tmp_path / "probe.pt"
     best = train_learner("probe", learner, train, tasks, plan, 0, checkpoint, metrics)
     assert (best.value, best.number, best.skipped) == (0.75, 4, 0)
@@ -209,7 +203,7 @@ def test_a_learner_that_learns_gets_better(
     plan = replace(PLAN, steps=25, learning_rate=3e-3)
     learner = Probe(initial_base(config), moves_statistics=True)
     train = Images(packs, "train", CPU)
-    tasks = [t.with_images() for t in validation_sets(Images(packs, "val", CPU), config)]
+    tasks = validation_tasks(Images(packs, "val", CPU), config)
     metrics = Metrics(tmp_path / "metrics.jsonl")
     train_learner("probe", learner, train, tasks, plan, 0, tmp_path / "probe.pt", metrics)
     step = make(packs, config)

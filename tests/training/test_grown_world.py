@@ -10,9 +10,8 @@ import torch
 
 from polyshot.config import Config, to_dict, with_old_names
 from polyshot.data.pack import Pack
-from polyshot.data.toy.packs import draw_packs
 from polyshot.errors import PolyshotError
-from polyshot.evaluation.targets import TargetTasks
+from polyshot.evaluation.targets import Target
 from polyshot.methods.method import find_methods
 from polyshot.methods.pool_rules import PoolWithRule
 from polyshot.training.folder import identity
@@ -21,16 +20,7 @@ from polyshot.training.world import World
 from polyshot.util.hashing import digest
 from polyshot.util.progress import Progress
 
-from .conftest import SHAPE, SMALL
-from .test_world import Steps
-
-CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def new(tmp_path_factory: pytest.TempPathFactory) -> Pack:
-    folder = tmp_path_factory.mktemp("new")
-    return draw_packs(folder, ["flowers"], size=16, per_class=6, workers=1)[0]
+from ..helpers import CPU, SHAPE, TINY, Steps, same_weights
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +37,7 @@ def grown(
     new: Pack,
     folder: Path,
     report: Progress | None = None,
-    config: Config = SMALL,
+    config: Config = TINY,
 ) -> GrownWorld:
     return GrownWorld(packs, config, folder, CPU, report, added=new)
 
@@ -62,14 +52,10 @@ def stop_at(step: str) -> Progress:
     return report
 
 
-def weights(network: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return dict(network.state_dict())
-
-
 def test_trained_things_are_shared_and_results_are_not(
     packs: list[Pack], new: Pack, folder: Path
 ) -> None:
-    plain, world = World(packs, SMALL, folder, CPU), grown(packs, new, folder)
+    plain, world = World(packs, TINY, folder, CPU), grown(packs, new, folder)
     assert world.out == plain.out
     assert [each.name for each in folder.iterdir()] == [plain.name]
     assert world.name.startswith(f"{plain.name}-added-flowers-")
@@ -82,15 +68,15 @@ def test_trained_things_are_shared_and_results_are_not(
 
 def test_the_key_of_an_ungrown_world_is_what_it_was(packs: list[Pack], tmp_path: Path) -> None:
     # Results on the disks of others are found by it: it may change with the config alone.
-    config = with_old_names(to_dict(SMALL))
+    config = with_old_names(to_dict(TINY))
     plain = json.dumps([config, [identity(pack) for pack in packs]], sort_keys=True)
-    world = make_world(packs, SMALL, tmp_path)
+    world = make_world(packs, TINY, tmp_path)
     assert type(world) is World
     assert world.key == digest(plain)[:10]
 
 
 def test_nothing_is_trained_twice(packs: list[Pack], new: Pack, tmp_path: Path) -> None:
-    World(packs, SMALL, tmp_path, CPU).pool("conv1x1")
+    World(packs, TINY, tmp_path, CPU).pool("conv1x1")
     steps = Steps()
     world = grown(packs, new, tmp_path, steps)
     pool = world.pool("conv1x1")
@@ -108,35 +94,31 @@ def test_nothing_is_trained_twice(packs: list[Pack], new: Pack, tmp_path: Path) 
 def test_old_members_answer_to_the_bit_as_before(
     packs: list[Pack], new: Pack, folder: Path
 ) -> None:
-    plain, world = World(packs, SMALL, folder, CPU), grown(packs, new, folder)
+    plain, world = World(packs, TINY, folder, CPU), grown(packs, new, folder)
     old, pool = plain.pool("conv1x1"), world.pool("conv1x1")
     assert pool.members == (*old.members, "flowers")
     assert pool.member_hashes()[:3] == old.member_hashes()
     assert pool.scales[:3] == old.scales
-    pairs = zip(plain.members("conv1x1"), world.members("conv1x1")[:3], strict=True)
-    for one, other in pairs:
-        mine, its = weights(one), weights(other)
-        assert mine.keys() == its.keys()
-        assert all(torch.equal(mine[name], its[name]) for name in mine)
-    before = PoolWithRule(old, "average", plain.members("conv1x1"))
-    after = PoolWithRule(pool, "average", world.members("conv1x1"))
+    assert all(same_weights(old.network(i), pool.network(i)) for i in range(3))
+    before, after = PoolWithRule(old, "average"), PoolWithRule(pool, "average")
     for target in (*packs, new):
-        tasks = TargetTasks(target, CPU, [SHAPE], 4).tasks(SHAPE)
-        assert torch.equal(before.opinions(tasks), after.opinions(tasks)[:3])
+        tasks = Target(target, CPU, [SHAPE], 4).tasks(SHAPE)
+        assert torch.equal(
+            before.member_probabilities(tasks), after.member_probabilities(tasks)[:3]
+        )
 
 
-def test_the_new_member_is_the_pools(packs: list[Pack], new: Pack, folder: Path) -> None:
+def test_the_base_is_one_object_for_all(packs: list[Pack], new: Pack, folder: Path) -> None:
     world = grown(packs, new, folder)
-    pool, members = world.pool("conv1x1"), world.members("conv1x1")
-    assert len(members) == 4 and members is world.members("conv1x1")
-    mine, its = weights(members[3]), weights(pool.network(3))
-    assert all(torch.equal(mine[name], its[name]) for name in mine)
-    assert members[0] is world.base()
+    pool = world.pool("conv1x1")
+    assert pool.base is world.base() is world.before.base()
+    assert len(pool.members) == 4 and pool.network(3) is pool.network(3)
+    assert (pool.network(3) is pool.base) == (pool.strengths["flowers"] == 0)
 
 
 def test_every_method_over_the_pool_grows(packs: list[Pack], new: Pack, folder: Path) -> None:
     world = grown(packs, new, folder)
-    tasks = TargetTasks(new, CPU, [SHAPE], 2).tasks(SHAPE)
+    tasks = Target(new, CPU, [SHAPE], 2).tasks(SHAPE)
     over_pools = [method for method in find_methods() if method.pool is not None]
     assert {"select", "average", "urt", "auto", "select-channel"} <= {m.name for m in over_pools}
     for method in over_pools:
@@ -157,7 +139,7 @@ def test_an_addition_says_how_long_it_took(packs: list[Pack], new: Pack, folder:
 def test_an_interrupted_addition_goes_on_and_gives_no_time(
     packs: list[Pack], new: Pack, folder: Path, tmp_path: Path, step: str
 ) -> None:
-    World(packs, SMALL, tmp_path, CPU).pool("conv1x1")
+    World(packs, TINY, tmp_path, CPU).pool("conv1x1")
     with pytest.raises(KeyboardInterrupt):
         grown(packs, new, tmp_path, stop_at(step)).pool("conv1x1")
     world = grown(packs, new, tmp_path)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from polyshot.config import Config
 from polyshot.data.augment import STRONG
 from polyshot.data.pack import Pack
-from polyshot.data.toy.packs import draw_packs
 from polyshot.errors import PolyshotError
-from polyshot.methods.tasks import Tasks
 from polyshot.pool.pool import Pool
 from polyshot.pool.statistics import KEPT, SourceTasks, TaskSample
+from polyshot.predict.predict import predict_tasks
+from polyshot.predict.rules import rule
 from polyshot.training.growth import (
     add_domain,
     growth_config,
@@ -28,28 +28,7 @@ from polyshot.training.growth import (
 from polyshot.training.metrics import Metrics
 from polyshot.training.run import train
 
-from .conftest import SMALL
-from .test_run import Interrupt
-
-
-@pytest.fixture(scope="module")
-def run(packs: list[Pack], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a training; tests that change it copy it."""
-    torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("grow") / "run"
-    train(packs, SMALL, folder, device="cpu")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def pool(run: Path) -> Pool:
-    return Pool.load(run / "pool")
-
-
-@pytest.fixture(scope="module")
-def new(tmp_path_factory: pytest.TempPathFactory) -> Pack:
-    folder = tmp_path_factory.mktemp("new")
-    return draw_packs(folder, ["flowers"], size=16, per_class=6, workers=1)[0]
+from ..helpers import SHAPE, TINY, Interrupt, tasks_of, toy_packs, until_done
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +89,7 @@ def test_what_is_kept_stays_small(tmp_path: Path) -> None:
 
 
 def test_a_second_domain_can_follow(grown: Pool, packs: list[Pack], tmp_path: Path) -> None:
-    again = draw_packs(tmp_path, ["glyphs"], size=16, per_class=6, workers=1)[0]
+    again = toy_packs(tmp_path, "glyphs")[0]
     more = grown.add_domain(again, ["selector.steps=2", "modulator.steps=1"])
     assert more.members == (*grown.members, "glyphs")
     more.save(tmp_path / "pool")
@@ -126,14 +105,9 @@ def test_a_second_domain_can_follow(grown: Pool, packs: list[Pack], tmp_path: Pa
 def test_an_addition_interrupted_again_and_again_ends_with_the_same_bits(
     every: int, pool: Pool, grown: Pool, new: Pack, tmp_path: Path
 ) -> None:
-    interruptions, progress = 0, Interrupt(every)
-    while True:
-        try:
-            made = pool.add_domain(new, work=tmp_path, report=progress)
-            break
-        except KeyboardInterrupt:
-            interruptions += 1
-    assert interruptions > 2
+    progress = Interrupt(every)
+    made, times = until_done(lambda: pool.add_domain(new, work=tmp_path, report=progress))
+    assert times > 2
     assert made.hash == grown.hash
 
 
@@ -195,7 +169,7 @@ def test_names_that_are_taken_are_refused(pool: Pool, new: Pack) -> None:
 
 
 def test_packs_that_cannot_be_trained_on_are_refused(pool: Pool, new: Pack, tmp_path: Path) -> None:
-    other = draw_packs(tmp_path, ["flowers"], size=20, per_class=2, workers=1)[0]
+    other = toy_packs(tmp_path, "flowers", each=2, size=20)[0]
     with pytest.raises(PolyshotError, match="16 pixels, flowers has 20: import it with --size 16"):
         pool.add_domain(other)
     split = replace(new.domain.split, val=())
@@ -279,24 +253,24 @@ def test_members_are_picked_by_their_columns(case: tuple[int, list[int | None]])
 
 
 def test_a_run_of_a_version_without_statistics_gets_them(
-    packs: list[Pack], pool: Pool, run: Path, tmp_path: Path
+    packs: list[Pack], pool: Pool, whole: Path, tmp_path: Path
 ) -> None:
-    own = shutil.copytree(run, tmp_path / "run")
+    own = shutil.copytree(whole, tmp_path / "run")
     selector = (own / "steps" / "selector.safetensors").stat().st_mtime_ns
     (own / "steps" / "task_statistics.safetensors").unlink()
     replace(pool, statistics={}).save(own / "pool")
-    again = train(packs, SMALL, own, device="cpu")
+    again = train(packs, TINY, own, device="cpu")
     assert list(again.statistics) == ["signs", "textures"] and again.hash == pool.hash
     assert (own / "steps" / "selector.safetensors").stat().st_mtime_ns == selector
 
 
 def test_a_run_does_not_overwrite_a_pool_that_was_changed(
-    packs: list[Pack], pool: Pool, run: Path, tmp_path: Path
+    packs: list[Pack], pool: Pool, whole: Path, tmp_path: Path
 ) -> None:
-    own = shutil.copytree(run, tmp_path / "run")
+    own = shutil.copytree(whole, tmp_path / "run")
     pool.remove("signs").save(own / "pool")
     with pytest.raises(PolyshotError, match=r"was changed by 'polyshot pool'.*move it away"):
-        train(packs, SMALL, own, device="cpu")
+        train(packs, TINY, own, device="cpu")
 
 
 def test_statistics_that_do_not_fit_are_refused(pool: Pool) -> None:
@@ -323,14 +297,12 @@ def test_pools_of_the_first_format_are_read_and_damaged_statistics_are_not(
         Pool.load(folder)
 
 
-def test_members_of_a_grown_pool_answer_as_before(pool: Pool, grown: Pool) -> None:
-    from polyshot.predict.readout import predict
-
-    generator = torch.Generator().manual_seed(0)
-    support = torch.rand(4, 5, 5, 2, 32, generator=generator)
-    query = torch.rand(4, 5, 7, 32, generator=generator)
-    mask = torch.ones(5, 5, 2, dtype=torch.bool)
-    for rule in ("base", "member:signs", "member:textures"):
-        before = predict(pool, Tasks(support[:3], query[:3], mask), rule)
-        now = predict(grown, Tasks(support, query, mask), rule)
-        assert torch.equal(before, now)
+def test_members_of_a_grown_pool_answer_as_before(pool: Pool, grown: Pool, new: Pack) -> None:
+    tasks = tasks_of(new, SHAPE, count=5)
+    names = ("base", "member:signs", "member:textures")
+    before, now = (
+        predict_tasks(each, tasks, [rule(name, each) for name in names]).probabilities
+        for each in (pool, grown)
+    )
+    assert before.shape == (3, 5, 15, 5)
+    assert torch.equal(before, now)

@@ -13,13 +13,12 @@ from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.data.table import Images
 from polyshot.errors import PolyshotError
-from polyshot.models.modulators import Kind, embed_member
+from polyshot.models.modulators import Kind, fold
 from polyshot.training.joint import JointClassifier, JointStep, SourceBatches, rows_of_sources
 from polyshot.training.run import train
 
-from ..models.reference import TINY, random_base, random_modulator
-from .conftest import step_files, with_base
-from .test_run import Interrupt
+from ..helpers import Interrupt, step_files, until_done, with_base
+from ..models.reference import TINY, explicit, random_base, random_modulator
 
 both_kinds = pytest.mark.parametrize("kind", get_args(Kind))
 
@@ -35,8 +34,8 @@ def test_each_image_goes_through_its_member(kind: Kind) -> None:
     with torch.no_grad():
         made = network(images)
         wanted = [
-            embed_member(base, modulators[0], images[:2]),
-            embed_member(base, modulators[1], images[2:5]),
+            explicit(base, modulators[0], images[:2], 1.0),
+            explicit(base, modulators[1], images[2:5], 1.0),
             base(images[5:]),
         ]
         torch.testing.assert_close(made, network.fc(torch.cat(wanted)), rtol=1e-3, atol=1e-3)
@@ -95,15 +94,10 @@ def test_joint_training_makes_a_whole_pool(
     kind: Kind, packs: list[Pack], joint: Config, tmp_path: Path
 ) -> None:
     joint = replace(joint, modulator=replace(joint.modulator, kind=kind, strengths=(1.0,)))
-    out, interruptions, progress = tmp_path / "run", 0, Interrupt(2)
+    out, progress = tmp_path / "run", Interrupt(2)
     pool = train(packs, joint, tmp_path / "whole", device="cpu")
-    while True:
-        try:
-            train(packs, joint, out, device="cpu", progress=progress)
-            break
-        except KeyboardInterrupt:
-            interruptions += 1
-    assert interruptions > 3
+    _, times = until_done(lambda: train(packs, joint, out, device="cpu", progress=progress))
+    assert times > 3
     assert step_files(out) == step_files(tmp_path / "whole")
     assert pool.members == ("base", "signs", "textures") and pool.selector is not None
     assert pool.strengths == {"signs": 1.0, "textures": 1.0}
@@ -128,7 +122,7 @@ def test_without_steps_all_members_are_the_base(packs: list[Pack], joint: Config
     base = step.module.base.eval()
     with torch.no_grad():
         for modulator in step.module.modulators:
-            torch.testing.assert_close(embed_member(base, modulator, pixels), base(pixels))
+            torch.testing.assert_close(fold(base, modulator)(pixels), base(pixels))
 
 
 def test_joint_training_and_clusters_exclude_each_other(joint: Config) -> None:

@@ -11,8 +11,8 @@ from polyshot.data.augment import Augment, augment
 from polyshot.data.pack import Pack
 from polyshot.data.table import Images
 from polyshot.models.heads import prototype_logits, prototypes
-from polyshot.models.normalise import normalise
-from polyshot.training.base import initial_base, validation_sets
+from polyshot.models.views import normalise
+from polyshot.training.base import initial_base
 from polyshot.training.metrics import Metrics
 from polyshot.training.modulators import (
     ModulatorStep,
@@ -20,15 +20,15 @@ from polyshot.training.modulators import (
     resampled_gain,
     train_modulator,
 )
-from polyshot.training.tasks import sampler
+from polyshot.training.validation import source_sampler, validation_tasks
 
-CPU = torch.device("cpu")
+from ..helpers import CPU
 
 
 def make(packs: list[Pack], config: Config, resident: bool = True) -> ModulatorStep:
     base = initial_base(config).eval().requires_grad_(False)
     train = Images(packs, "train", CPU, resident)
-    validation = validation_sets(Images(packs, "val", CPU), config)
+    validation = validation_tasks(Images(packs, "val", CPU), config)
     return ModulatorStep(base, train, 1, validation[1], config)
 
 
@@ -40,7 +40,7 @@ def test_the_first_loss_is_the_bases_episode_by_episode(
     config = replace(config, modulator=own)
     step = make(packs, config)
     base, shape = initial_base(config).eval(), own.shape
-    drawn = sampler(packs[1], "train", shape, step._seed)(own.episodes, 2 * own.episodes)
+    drawn = source_sampler(packs[1], "train", shape, step._seed)(own.episodes, 2 * own.episodes)
     losses = []
     for support, query in zip(drawn.support, drawn.query, strict=True):
 
@@ -65,7 +65,7 @@ def test_decay_pulls_towards_the_identity_and_the_base_stays(
         own = replace(config.modulator, kind=kind, weight_decay=decay, steps=6)
         base = initial_base(config).eval().requires_grad_(False)
         before = [tensor.clone() for tensor in base.state_dict().values()]
-        val = validation_sets(Images(packs, "val", CPU), config)
+        val = validation_tasks(Images(packs, "val", CPU), config)
         train = Images(packs, "train", CPU)
         files = tmp_path / f"{decay}.pt", Metrics(tmp_path / f"{decay}.jsonl")
         trained, _, _ = train_modulator(

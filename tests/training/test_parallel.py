@@ -8,7 +8,7 @@ from polyshot.data.pack import Pack
 from polyshot.pool.pool import Pool
 from polyshot.training.run import train
 
-from .conftest import with_base
+from ..helpers import metrics_of, with_base
 
 SCRIPT = """
 import json, os, sys, torch
@@ -56,14 +56,11 @@ def test_two_processes_train_one_base(packs: list[Pack], config: Config, tmp_pat
     assert done.returncode == 0, done.stderr[-3000:]
     hashes = [(tmp_path / f"hash{rank}").read_text() for rank in range(2)]
     assert hashes[0] == hashes[1] == Pool.load(tmp_path / "run" / "pool").hash
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    losses = [json.loads(line)["loss"] for line in lines]
-    assert len(lines) == 4  # one process writes
+    losses = [line["loss"] for line in metrics_of(tmp_path / "run")]
+    assert len(losses) == 4  # one process writes
     assert losses[-1] < losses[0] - 0.1
     train(packs, config, tmp_path / "one", "base", "cpu")
-    alone = [
-        json.loads(line) for line in (tmp_path / "one" / "metrics.jsonl").read_text().splitlines()
-    ]
+    alone = metrics_of(tmp_path / "one")
     # Batch norm and augmentation differ between the processes, the images do not.
     for one, both in zip(alone, losses, strict=True):
         assert abs(one["loss"] - both) < 0.25

@@ -14,50 +14,21 @@ from safetensors.torch import save_file
 from polyshot.config import Config, ModulatorConfig, to_dict
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
-from polyshot.data.toy.packs import draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.models.resnet import ResNet
 from polyshot.pool.pool import Pool
 from polyshot.training.run import train
 
-from .conftest import step_files, with_base
-
-
-class Interrupt:
-    """A progress callback that raises KeyboardInterrupt at every n-th update."""
-
-    def __init__(self, every: int):
-        self.every, self.calls = every, 0
-
-    def __call__(self, name: str, done: int, total: int) -> None:
-        self.calls += not name.startswith("embed")  # which starts again every time
-        if self.calls % self.every == 0 and not name.startswith("embed"):
-            raise KeyboardInterrupt
-
-
-@pytest.fixture(scope="module")
-def whole(packs: list[Pack], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nothing interrupted."""
-    from .conftest import SMALL
-
-    torch.set_num_threads(1)
-    out = tmp_path_factory.mktemp("whole") / "run"
-    train(packs, SMALL, out, device="cpu")
-    return out
+from ..helpers import Interrupt, metrics_of, step_files, toy_packs, until_done, with_base
 
 
 @pytest.mark.parametrize("every", [1, 4])
 def test_a_run_interrupted_again_and_again_ends_with_the_same_bits(
     every: int, packs: list[Pack], config: Config, whole: Path, tmp_path: Path
 ) -> None:
-    out, interruptions, progress = tmp_path / "run", 0, Interrupt(every)
-    while True:
-        try:
-            pool = train(packs, config, out, device="cpu", progress=progress)
-            break
-        except KeyboardInterrupt:
-            interruptions += 1
-    assert interruptions > 3
+    out, progress = tmp_path / "run", Interrupt(every)
+    pool, times = until_done(lambda: train(packs, config, out, device="cpu", progress=progress))
+    assert times > 3
     assert step_files(out) == step_files(whole)
     assert pool.hash == Pool.load(whole / "pool").hash
     assert not list((out / "checkpoints").rglob("*.pt"))
@@ -70,7 +41,7 @@ def test_metrics_tell_each_update_once_even_after_interruptions(
         with pytest.raises(KeyboardInterrupt):
             train(packs, config, tmp_path, "base", "cpu", Interrupt(2))
     train(packs, config, tmp_path, "base", "cpu")
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    lines = metrics_of(tmp_path)
     numbers = [line["number"] for line in lines if line["step"] == "base"]
     assert numbers == sorted(set(numbers))
     assert numbers[-1] == config.base.steps
@@ -244,7 +215,7 @@ def test_the_run_folder_says_what_was_done(packs: list[Pack], config: Config, wh
 
 
 def test_training_learns(tmp_path: Path, config: Config) -> None:
-    packs = draw_packs(tmp_path / "packs", ["signs"], size=16, per_class=12, workers=1)
+    packs = toy_packs(tmp_path / "packs", "signs", each=12)
     config = replace(
         with_base(config, steps=150, batch=64, learning_rate=0.1, warm_up=20, validate_every=150),
         validation_episodes=60,

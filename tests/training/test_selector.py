@@ -7,27 +7,18 @@ import torch
 from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.data.table import Images
-from polyshot.training.base import initial_base, validation_sets
+from polyshot.training.base import initial_base
 from polyshot.training.metrics import Metrics
 from polyshot.training.selector import Examples, examples, fit_scale, train_selector
-from polyshot.training.tasks import hits, log_likelihood
+from polyshot.training.validation import validation_tasks
+
+from ..helpers import CPU
 
 
 def test_the_best_member_wins_by_accuracy_then_by_likelihood() -> None:
     accuracy = torch.tensor([[0.6, 0.8, 0.7], [0.8, 0.8, 0.8], [0.8, 0.2, 0.8]])
     likelihood = torch.tensor([[-0.1, -9.0, -0.2], [-0.5, -0.4, -0.6], [-2.0, 0.0, -1.0]])
     assert Examples(torch.zeros(3, 1), accuracy, likelihood).best().tolist() == [1, 1, 2]
-
-
-def test_hits_and_likelihood_look_at_the_right_class() -> None:
-    logits = torch.randn(2, 3, 4, 3)  # [E, W, Q, W]
-    right, log = hits(logits), log_likelihood(logits)
-    probabilities = logits.softmax(-1)
-    for e in range(2):
-        for way in range(3):
-            for q in range(4):
-                assert bool(right[e, way, q]) == (int(logits[e, way, q].argmax()) == way)
-                assert log[e, way, q].exp() == pytest.approx(float(probabilities[e, way, q, way]))
 
 
 @pytest.mark.parametrize("scale", [0.04, 1.0, 24.0])
@@ -63,7 +54,7 @@ def test_a_selector_learns_which_member_suits_a_kind_of_task(
 
 
 def test_members_are_compared_on_the_same_tasks(packs: list[Pack], config: Config) -> None:
-    sets = validation_sets(Images(packs, "val", torch.device("cpu")), config)
+    sets = validation_tasks(Images(packs, "val", CPU), config)
     base = initial_base(config).eval()
     other = initial_base(replace(config, seed=1)).eval()
     calls: list[tuple[int, int]] = []

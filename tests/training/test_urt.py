@@ -1,5 +1,6 @@
 """URT: attention over the members."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,15 +11,15 @@ import torch.nn.functional as F
 from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
-from polyshot.methods.tasks import Tasks
-from polyshot.models.urt import MemberAttention
+from polyshot.models.selector import MemberAttention
 from polyshot.pool.pool import Pool
 from polyshot.predict.rules import rule
 from polyshot.training.metrics import Metrics
 from polyshot.training.run import train
 from polyshot.training.urt import Sights, fewer_tasks, train_attention
 
-from ..pools import random_pool, random_tasks
+from ..helpers import Steps, from_table, same_weights
+from ..pools import SIZE, random_pool
 
 
 def test_weights_are_shares_of_any_number_of_members() -> None:
@@ -59,16 +60,12 @@ def test_it_learns_whom_to_listen_to(tmp_path: Path, config: Config) -> None:
     assert (mixed.argmax(-1) == torch.arange(3)[:, None]).float().mean() > 0.6
 
 
-def test_a_trained_pool_has_it_and_keeps_it(
-    packs: list[Pack], config: Config, tmp_path: Path
-) -> None:
-    pool = train(packs, config, tmp_path / "run", device="cpu")
+def test_a_trained_pool_has_it_and_keeps_it(pool: Pool, tmp_path: Path) -> None:
     assert pool.urt is not None
-    loaded = Pool.load(tmp_path / "run" / "pool")
+    pool.save(tmp_path / "pool")
+    loaded = Pool.load(tmp_path / "pool")
     assert loaded.hash == pool.hash
-    assert loaded.urt is not None
-    for name, tensor in pool.urt.state_dict().items():
-        assert torch.equal(loaded.urt.state_dict()[name], tensor)
+    assert loaded.urt is not None and same_weights(loaded.urt, pool.urt)
     assert pool.about["steps"]["urt"]["validation"] > 0
     without = replace(pool, urt=None)
     assert without.hash != pool.hash
@@ -77,29 +74,33 @@ def test_a_trained_pool_has_it_and_keeps_it(
 
 
 def test_a_run_of_before_gets_it_without_training_the_rest_again(
-    packs: list[Pack], config: Config, tmp_path: Path
+    packs: list[Pack], config: Config, pool: Pool, whole: Path, tmp_path: Path
 ) -> None:
-    pool = train(packs, config, tmp_path / "run", device="cpu")
-    (tmp_path / "run" / "steps" / "urt.safetensors").unlink()
-    replace(pool, urt=None).save(tmp_path / "run" / "pool")
-    told: set[str] = set()
-    again = train(
-        packs, config, tmp_path / "run", device="cpu", progress=lambda name, *_: told.add(name)
-    )
+    run = shutil.copytree(whole, tmp_path / "run")
+    (run / "steps" / "urt.safetensors").unlink()
+    replace(pool, urt=None).save(run / "pool")
+    steps = Steps()
+    again = train(packs, config, run, device="cpu", progress=steps)
     assert again.hash == pool.hash
-    assert {name for name in told if not name.startswith("embed")} == {"urt"}
+    assert {name for name in steps.updates if not name.startswith("embed")} == {"urt"}
 
 
 def test_the_rule_asks_for_unit_prototypes_of_the_images_present() -> None:
-    pool, tasks = random_pool(), random_tasks()
-    assert pool.urt is not None and tasks.mask is not None
+    pool, draw = random_pool(), torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (40, 3, SIZE, SIZE), generator=draw).to(torch.uint8)
+    support = torch.randint(0, 40, (5, 4, 3), generator=draw)
+    mask = torch.rand(5, 4, 3, generator=draw) < 0.7
+    mask[..., 0] = True
+    tasks = from_table(images, support, support[:, :, 0], mask)
+    assert pool.urt is not None
     found = rule("urt", pool).weights(pool, tasks)
-    for e in range(len(tasks)):
+    own = pool.embed(images)  # [M, n, d]
+    for e in range(5):
         seen = torch.stack(
             [
                 torch.stack(
                     [
-                        F.normalize(tasks.support[m, e, c][tasks.mask[e, c]], dim=-1).mean(0)
+                        F.normalize(own[m, support[e, c][mask[e, c]]], dim=-1).mean(0)
                         for c in range(4)
                     ]
                 )
@@ -107,8 +108,8 @@ def test_the_rule_asks_for_unit_prototypes_of_the_images_present() -> None:
             ]
         )
         expected = pool.urt(F.normalize(seen, dim=-1).unsqueeze(0))[0]
-        torch.testing.assert_close(found[e], expected)
-    one = Tasks(tasks.support[:, :, :, :1], tasks.query)
+        torch.testing.assert_close(found[e], expected, atol=1e-5, rtol=1e-4)
+    one = from_table(images, support[..., :1], support[:, :, 0])
     torch.testing.assert_close(rule("urt", pool).weights(pool, one).sum(1), torch.ones(5))
 
 

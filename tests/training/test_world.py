@@ -11,25 +11,15 @@ from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
 from polyshot.methods.protonet import ProtoNetLearner
 from polyshot.models.resnet import ResNet
+from polyshot.tasks import for_prediction
 from polyshot.training.base import initial_base
 from polyshot.training.episodic import Learner, Plan
 from polyshot.training.world import World, settings_mark
 from polyshot.util.progress import Progress
 
-from .conftest import SHAPE, with_base
+from ..helpers import CPU, SHAPE, Steps, same_weights, with_base
 
-CPU = torch.device("cpu")
 PLAN = Plan(steps=4, episodes=2, learning_rate=1e-3, shape=SHAPE, validate_every=2)
-
-
-class Steps:
-    """A progress callback that counts the updates of each step."""
-
-    def __init__(self) -> None:
-        self.updates: dict[str, int] = {}
-
-    def __call__(self, name: str, done: int, total: int) -> None:
-        self.updates[name] = self.updates.get(name, 0) + 1
 
 
 def make(packs: list[Pack], config: Config, folder: Path, report: Progress | None = None) -> World:
@@ -38,11 +28,6 @@ def make(packs: list[Pack], config: Config, folder: Path, report: Progress | Non
 
 def learner(config: Config) -> Learner:
     return ProtoNetLearner(initial_base(config), config.metric)
-
-
-def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
-    mine, yours = one.state_dict(), other.state_dict()
-    return all(torch.equal(tensor, yours[name]) for name, tensor in mine.items())
 
 
 def test_a_world_has_a_folder_of_its_own_that_says_what_it_is(
@@ -94,12 +79,9 @@ def test_everything_is_trained_once_and_pools_share_the_base(
     assert steps.updates["modulator:signs"] == 2 * config.modulator.steps
     for kind, pool in zip(("channel", "conv1x1"), pools, strict=True):
         assert pool.kind == kind
-        assert same(pool.base, base)
-        members = world.members(pool.kind)
-        assert members[0] is base
-        assert members is world.members(pool.kind)
-        for i, member in enumerate(members):
-            assert same(member, pool.network(i))
+        assert pool.base is base
+        # What it makes of images is made once for all methods.
+        assert pool.network(0) is for_prediction(base)
 
 
 def test_another_process_reads_what_this_one_trained(
@@ -109,13 +91,13 @@ def test_another_process_reads_what_this_one_trained(
     second = make(packs, config, tmp_path, steps)
     one, about = first.learned("probe", lambda: learner(config), PLAN)
     other, known = second.learned("probe", lambda: learner(config), PLAN)
-    assert same(one, other)
+    assert same_weights(one, other)
     assert known == about
     assert set(about) == {"validation", "best", "skipped"}
     assert not steps.updates
     assert not other.training
     assert not any(parameter.requires_grad for parameter in other.parameters())
-    assert same(second.base(), first.base())
+    assert same_weights(second.base(), first.base())
 
 
 def test_plans_and_names_tell_learners_apart(
@@ -126,7 +108,7 @@ def test_plans_and_names_tell_learners_apart(
     one, _ = world.learned("probe", lambda: learner(config), PLAN)
     faster = replace(PLAN, learning_rate=1e-2)
     other, _ = world.learned("probe", lambda: learner(config), faster)
-    assert not same(one, other)
+    assert not same_weights(one, other)
     world.learned("probe-2", lambda: learner(config), PLAN)
     assert steps.updates == {"probe": 2 * PLAN.steps, "probe-2": PLAN.steps}
     rivals = world.out / "rivals"
@@ -152,7 +134,7 @@ def test_several_at_once_train_a_thing_once(
     for thread in threads:
         thread.join()
     assert steps.updates == {"probe": PLAN.steps}
-    assert same(made[0], made[1]) and same(made[0], made[2])
+    assert same_weights(made[0], made[1]) and same_weights(made[0], made[2])
 
 
 def test_worlds_of_one_source_are_shared(packs: list[Pack], config: Config, tmp_path: Path) -> None:
@@ -165,7 +147,7 @@ def test_worlds_of_one_source_are_shared(packs: list[Pack], config: Config, tmp_
     assert both.single(1).out != make(packs, replace(config, seed=1), tmp_path).single(1).out
     longer = replace(config, modulator=replace(config.modulator, steps=9))
     assert both.single(1).out != make(packs, longer, tmp_path).single(1).out
-    assert same(both.initial(), both.single(1).initial())
+    assert same_weights(both.initial(), both.single(1).initial())
 
 
 def test_choices_are_made_on_validation_classes(
@@ -176,7 +158,7 @@ def test_choices_are_made_on_validation_classes(
         assert set(tasks.classes.flatten().tolist()) <= set(pack.domain.split.val)
         assert len(tasks.classes) == config.validation_episodes
     for tasks in world.validation_tasks():
-        assert tasks.frozen
+        assert tasks.table.frozen
         assert len(tasks) == config.validation_episodes
     one, other = world.validation_tasks(0), world.validation_tasks(1)
     assert not torch.equal(one[0].support, other[0].support)
@@ -189,8 +171,10 @@ def test_an_untrained_network_is_the_seeds(
     packs: list[Pack], config: Config, tmp_path: Path
 ) -> None:
     world = make(packs, config, tmp_path)
-    assert same(world.initial(), world.initial())
-    assert not same(world.initial(), make(packs, replace(config, seed=1), tmp_path).initial())
+    assert same_weights(world.initial(), world.initial())
+    assert not same_weights(
+        world.initial(), make(packs, replace(config, seed=1), tmp_path).initial()
+    )
 
 
 def test_a_damaged_result_is_told(packs: list[Pack], config: Config, tmp_path: Path) -> None:
