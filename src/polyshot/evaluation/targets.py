@@ -126,8 +126,9 @@ class Target:
 
     def fingerprint(self, shape: Shape, count: int | None = None) -> str:
         """Hash the first `count` episodes: results with the same one may be paired."""
-        drawn = self._row(shape).drawn
-        first = slice(0, count)
+        drawn, first = self._row(shape).drawn, slice(0, count)
+        if isinstance(shape, VariableShape):  # drawn alone, they are padded to the widest of them
+            return self._row(shape).sampler(0, count or self.episodes).fingerprint()
         return Episodes(
             drawn.support[first], drawn.query[first], drawn.classes[first]
         ).fingerprint()
