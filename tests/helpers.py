@@ -18,7 +18,6 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.data.splits import ClassSplit
 from polyshot.data.table import Images
 from polyshot.data.toy.packs import draw_packs
-from polyshot.evaluation.results import Result
 from polyshot.models.resnet import ResNetConfig
 from polyshot.tasks import Table, Tasks, draw_tasks
 from polyshot.training.world import World
@@ -165,28 +164,3 @@ def until_done(work: Callable[[], Made]) -> tuple[Made, int]:
             return work(), interruptions
         except KeyboardInterrupt:
             interruptions += 1
-
-
-def result_of(**changes: object) -> Result:
-    """A row of results; only what a test changes matters in it."""
-    fields: dict[str, object] = {
-        "method": "base",
-        "target": "signs",
-        "seen": False,
-        "way": 5,
-        "shot": 5,
-        "queries": 10,
-        "part": "test",
-        "adaptation": "none",
-        "seed": 0,
-        "episodes": 2,
-        "group_disjoint": False,
-        "fingerprint": "f",
-        "mean": 0.5,
-        "half_width": 0.1,
-        "per_episode": [0.4, 0.6],
-        "pool": "pool",
-        "pack": "pack",
-        "version": "0",
-    }
-    return Result(**(fields | changes))  # type: ignore[arg-type]

@@ -90,6 +90,24 @@ def test_tables_of_before_are_read(tmp_path: Path) -> None:
     assert read_results(tmp_path / "old.parquet") == [replace(EXAMPLE, run="one")]
 
 
+def test_lines_are_appended_and_a_bad_one_is_named(tmp_path: Path) -> None:
+    results = [EXAMPLE, replace(EXAMPLE, method="average", note="Übung", seen=None)]
+    file = tmp_path / "deep" / "results.jsonl"
+    append_results(file, results[:1])
+    append_results(file, results[1:])
+    assert read_results(file) == results
+    assert [json.loads(line)["method"] for line in file.read_text().splitlines()] == [
+        "base",
+        "average",
+    ]
+    with file.open("a") as opened:
+        opened.write('{"method": "base"}\n')
+    with pytest.raises(PolyshotError, match="line 3, is no result"):
+        read_results(file)
+    with pytest.raises(PolyshotError, match="cannot be read"):
+        read_results(tmp_path / "nowhere")
+
+
 def test_a_folder_is_read_whole_without_tables_of_other_things(tmp_path: Path) -> None:
     one, two = replace(EXAMPLE, target="one"), replace(EXAMPLE, target="two")
     write_results(tmp_path / "a.parquet", [one])

@@ -1,12 +1,22 @@
+"""Means, intervals and calibration, against cases by hand and what must always hold."""
+
 import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from polyshot.errors import PolyshotError
-from polyshot.evaluation.stats import combined, interval, paired
+from polyshot.evaluation.stats import (
+    calibration_error,
+    calibration_errors,
+    combined,
+    first_choices,
+    interval,
+    paired,
+)
 
 accuracies = st.lists(st.floats(0, 1), min_size=2, max_size=50)
 
@@ -61,3 +71,77 @@ def test_what_has_no_interval_is_refused() -> None:
         paired([0.1, 0.2, 0.3], [0.1, 0.2])
     with pytest.raises(PolyshotError, match="nothing to average"):
         combined([])
+
+
+# --- calibration
+
+queries = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60)
+
+
+def split(answers: list[tuple[float, bool]]) -> tuple[torch.Tensor, torch.Tensor]:
+    sure, right = zip(*answers, strict=True)
+    return torch.tensor(sure, dtype=torch.float64), torch.tensor(right)
+
+
+def test_a_case_by_hand() -> None:
+    # With 5 bins: two queries in (0.4, 0.6], three in (0.8, 1].
+    sure = torch.tensor([0.5, 0.58, 0.9, 0.9, 1.0])
+    right = torch.tensor([True, False, True, True, False])
+    # |1/2 - 0.54| for 2 of 5 queries, |2/3 - 2.8/3| for 3 of 5
+    expected = 2 / 5 * 0.04 + 3 / 5 * 0.8 / 3
+    assert float(calibration_errors(sure, right, bins=5)) == pytest.approx(expected)
+    # With 15 bins 0.5 and 0.58 part: |1 - 0.5| and |0 - 0.58|, and so do 0.9 and 1.
+    expected = (0.5 + 0.58 + 2 * 0.1 + 1.0) / 5
+    assert calibration_error(sure, right) == pytest.approx(expected)
+
+
+def test_bins_hold_their_upper_end_and_the_first_one_zero() -> None:
+    right = torch.tensor([True, False])
+    apart = calibration_errors(torch.tensor([0.2, 0.2001], dtype=torch.float64), right, bins=5)
+    assert float(apart) == pytest.approx((0.8 + 0.2001) / 2)
+    together = calibration_errors(torch.tensor([0.0, 0.2], dtype=torch.float64), right, bins=5)
+    assert float(together) == pytest.approx(abs(1 - 0.2) / 2)
+
+
+def test_true_probabilities_are_calibrated_and_sharper_ones_are_not() -> None:
+    draw = torch.Generator().manual_seed(0)
+    sure = 0.2 + 0.8 * torch.rand(40_000, generator=draw)
+    right = torch.rand(40_000, generator=draw) < sure
+    assert calibration_error(sure, right) < 0.012
+    assert calibration_error(sure.sqrt(), right) > 0.08
+
+
+@given(queries)
+def test_it_lies_between_the_whole_gap_and_one(answers: list[tuple[float, bool]]) -> None:
+    sure, right = split(answers)
+    error = float(calibration_errors(sure, right))
+    # In one bin it is the difference of the means, which more bins only raise.
+    whole = float((right.double().mean() - sure.mean()).abs())
+    assert whole - 1e-9 <= error <= 1
+    assert float(calibration_errors(sure, right, bins=1)) == pytest.approx(whole)
+
+
+@given(queries, st.randoms(use_true_random=False))
+def test_the_order_of_queries_does_not_matter(answers, random) -> None:  # type: ignore[no-untyped-def]
+    shuffled = list(answers)
+    random.shuffle(shuffled)
+    one, other = (float(calibration_errors(*split(each))) for each in (answers, shuffled))
+    assert one == pytest.approx(other)
+
+
+def test_rows_are_independent() -> None:
+    draw = torch.Generator().manual_seed(1)
+    sure, right = torch.rand(3, 2, 50, generator=draw), torch.rand(3, 2, 50, generator=draw) < 0.5
+    every = calibration_errors(sure, right)
+    assert every.shape == (3, 2)
+    for i in range(3):
+        for j in range(2):
+            assert every[i, j] == calibration_errors(sure[i, j], right[i, j])
+
+
+def test_first_choices() -> None:
+    chances = torch.tensor([[[0.2, 0.5, 0.3], [0.4, 0.4, 0.2], [0.0, 0.0, 1.0000001]]])
+    sure, ways = first_choices(chances)
+    assert ways.tolist() == [[1, 0, 2]]
+    assert sure.tolist() == [pytest.approx([0.5, 0.4, 1.0])]
+    assert float(sure.max()) == 1.0

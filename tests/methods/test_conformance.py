@@ -1,6 +1,12 @@
-"""What every method must do, whichever it is: one that is registered is tested here."""
+"""What every method must do, whichever it is: one that is registered is tested here.
+
+Rules over the pool share their code: each is tested once without adaptation, and an adaptation once
+for each kind of modulator and of mixing. A rival is tested with every adaptation that it knows.
+"""
 
 import random
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,20 +15,60 @@ import pytest
 import torch
 from torch import Tensor
 
+from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack
-from polyshot.data.shapes import EpisodeShape
+from polyshot.data.shapes import EpisodeShape, VariableShape
 from polyshot.errors import PolyshotError
-from polyshot.methods.image_tasks import ImageTasks
+from polyshot.evaluation.evaluate import measure
+from polyshot.evaluation.meter import predictor
+from polyshot.evaluation.targets import Target
 from polyshot.methods.method import METHODS, Fitted, check_adaptation, find_methods
+from polyshot.predict.rules import RULES
+from polyshot.tasks import Tasks
 from polyshot.training.world import World
 
-from .conftest import from_table, make_world, tasks_of
+from ..helpers import CPU, LEARNED, files_of, from_table, make_world, pack_of, tasks_of, until_done
 
+
+def distinct_paths() -> Iterator[tuple[str, str]]:
+    """Yield methods with their adaptations, but what runs the same code only once."""
+    known = set()
+    for method in find_methods():
+        for adaptation in method.adaptations:
+            if method.pool is not None and adaptation != "none":
+                mixes = RULES[method.name.removesuffix("-channel")].mixes
+                path = method.pool, mixes, adaptation
+                if path in known:
+                    continue
+                known.add(path)
+            yield method.name, adaptation
+
+
+PATHS = list(distinct_paths())
 every_method = pytest.mark.parametrize("name", [method.name for method in find_methods()])
-every_adaptation = pytest.mark.parametrize(
-    ("name", "adaptation"), [(m.name, a) for m in find_methods() for a in m.adaptations]
-)
+every_path = pytest.mark.parametrize(("name", "adaptation"), PATHS)
 USUAL = EpisodeShape(5, 2, 3)
+
+
+def test_every_path_is_among_those_that_are_tested() -> None:
+    over_pool = {
+        (METHODS[name].pool, RULES[name.removesuffix("-channel")].mixes, adaptation)
+        for name, adaptation in PATHS
+        if METHODS[name].pool is not None
+    }
+    for mixes in ("probabilities", "scores", "modulators"):
+        for adaptation in ("none", "head", "pa", "tsa"):
+            assert ("conv1x1", mixes, adaptation) in over_pool
+    assert ("channel", "probabilities", "head") in over_pool
+    rivals = [method for method in find_methods() if method.pool is None]
+    assert len(rivals) >= 8
+    assert {(m.name, a) for m in rivals for a in m.adaptations} <= set(PATHS)
+    assert {name for name, adaptation in PATHS if adaptation == "none"} == set(METHODS)
+
+
+def adaptations_of(name: str) -> list[str]:
+    """Those of a method that are tested."""
+    return [adaptation for other, adaptation in PATHS if other == name]
 
 
 class Fits:
@@ -53,7 +99,7 @@ def fitted(world: World) -> Fits:
 @pytest.fixture(scope="session")
 def other_world(packs: list[Pack], tmp_path_factory: pytest.TempPathFactory) -> World:
     """The same world in another folder."""
-    return make_world(packs, tmp_path_factory.mktemp("other"))
+    return make_world(packs, tmp_path_factory.mktemp("other"), config=LEARNED)
 
 
 @pytest.fixture(scope="session")
@@ -61,10 +107,10 @@ def interrupted_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("interrupted")
 
 
-@every_adaptation
+@every_path
 @pytest.mark.parametrize(
     "shape",
-    [EpisodeShape(2, 1, 3), EpisodeShape(5, 5, 3), EpisodeShape(7, 3, 1), EpisodeShape(20, 1, 1)],
+    [EpisodeShape(2, 1, 3), EpisodeShape(5, 5, 3), EpisodeShape(20, 1, 1)],
     ids=str,
 )
 def test_probabilities_of_any_way_and_shot(
@@ -80,7 +126,7 @@ def test_probabilities_of_any_way_and_shot(
     assert answers.std(1).max() > 1e-4, "all queries have the same answer"
 
 
-@every_adaptation
+@every_path
 def test_the_same_question_has_the_same_answer(
     name: str, adaptation: str, fitted: Fits, packs: list[Pack]
 ) -> None:
@@ -89,55 +135,140 @@ def test_the_same_question_has_the_same_answer(
     assert torch.equal(first, fitted(name).predict(tasks_of(packs[1], USUAL), adaptation))
 
 
-@every_adaptation
+@every_path
 def test_it_looks_at_images_as_often_as_it_is_told(
     name: str, adaptation: str, fitted: Fits, packs: list[Pack]
 ) -> None:
     tasks = tasks_of(packs[1], USUAL, count=2)
     once, often = (
-        fitted(name).predict(replace(tasks, views=views), adaptation) for views in ("one", "three")
+        fitted(name).predict(replace(tasks, table=replace(tasks.table, views=views)), adaptation)
+        for views in ("one", "three")
     )
     torch.testing.assert_close(often.sum(-1), torch.ones(often.shape[:2]))
     assert not torch.allclose(once, often, atol=1e-4)
 
 
-@every_adaptation
+@every_path
 def test_no_query_changes_the_answer_to_another(
     name: str, adaptation: str, fitted: Fits, packs: list[Pack]
 ) -> None:
     tasks = tasks_of(packs[0], USUAL)
     whole = fitted(name).predict(tasks, adaptation)
     for chosen in ([4], [14, 0, 7, 3], [*range(15), 2, 2]):
-        some = ImageTasks(tasks.take, tasks.count, tasks.support, tasks.query[:, chosen])
+        some = replace(tasks, query=tasks.query[:, chosen])
         answers = fitted(name).predict(some, adaptation)
         torch.testing.assert_close(answers, whole[:, chosen], atol=1e-5, rtol=0)
 
 
-@every_adaptation
+@every_path
 def test_episodes_do_not_depend_on_their_company(
     name: str, adaptation: str, fitted: Fits, packs: list[Pack]
 ) -> None:
     tasks = tasks_of(packs[1], USUAL, count=6)
     whole = fitted(name).predict(tasks, adaptation)
-    for rows in (slice(2, 3), slice(1, 5)):
+    for rows in (slice(2, 3), slice(1, 5), torch.tensor([5, 0, 3, 3, 1])):
         answers = fitted(name).predict(tasks.part(rows), adaptation)
         torch.testing.assert_close(answers, whole[rows], atol=1e-5, rtol=0)
 
 
-@every_adaptation
+@every_path
 def test_the_order_of_classes_is_only_a_name(
     name: str, adaptation: str, fitted: Fits, packs: list[Pack]
 ) -> None:
     if name == "finetune":
         pytest.skip("its random layer starts differently for each class")
     tasks, order = tasks_of(packs[0], USUAL), [3, 0, 4, 1, 2]
-    renamed = ImageTasks(tasks.take, tasks.count, tasks.support[:, order], tasks.query)
+    renamed = replace(tasks, support=tasks.support[:, order])
     answers = fitted(name).predict(renamed, adaptation)
     whole = fitted(name).predict(tasks, adaptation)
     torch.testing.assert_close(answers, whole[..., order], atol=1e-4, rtol=0)
 
 
-def colours() -> ImageTasks:
+# --- uneven tasks
+
+
+@every_path
+def test_what_the_mask_hides_changes_nothing(
+    name: str, adaptation: str, fitted: Fits, packs: list[Pack]
+) -> None:
+    """A hidden place may hold any image, or not be there at all."""
+    tasks = tasks_of(packs[0], EpisodeShape(5, 3, 2), count=2)
+    whole = fitted(name).predict(tasks, adaptation)
+    other = torch.randint(0, tasks.table.count, (2, 5, 2), generator=draw(0))
+    for hidden in (other, torch.full_like(other, -1)):
+        shown = torch.ones(2, 5, 3, dtype=torch.bool)
+        padded = replace(
+            tasks,
+            support=torch.cat([tasks.support, hidden], 2),
+            mask=torch.cat([shown, torch.zeros(2, 5, 2, dtype=torch.bool)], 2),
+        )
+        answers = fitted(name).predict(padded, adaptation)
+        torch.testing.assert_close(answers, whole, atol=1e-4, rtol=0)
+
+
+@every_path
+def test_uneven_shots_are_the_images_that_are_there(
+    name: str, adaptation: str, fitted: Fits, packs: list[Pack]
+) -> None:
+    """Which image stands in a hidden place does not matter, which in another does."""
+    tasks = tasks_of(packs[1], EpisodeShape(5, 4, 2), count=2)
+    mask = torch.arange(4) < torch.tensor([[4, 1, 2, 3, 4], [2, 2, 1, 4, 3]])[..., None]
+    uneven = replace(tasks, mask=mask)
+    answers = fitted(name).predict(uneven, adaptation)
+    torch.testing.assert_close(answers.sum(-1), torch.ones(answers.shape[:2]))
+    other = torch.randint(0, tasks.table.count, (2, 5, 4), generator=draw(1))
+    changed = replace(uneven, support=tasks.support.where(mask, other))
+    torch.testing.assert_close(
+        fitted(name).predict(changed, adaptation), answers, atol=1e-5, rtol=0
+    )
+    assert not torch.allclose(fitted(name).predict(tasks, adaptation), answers, atol=1e-4)
+
+
+def draw(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+VARIABLE = VariableShape(min_way=5, max_way=8, max_queries=3, max_support=40)
+
+
+@pytest.fixture(scope="session")
+def uneven_pack() -> Pack:
+    return pack_of([4, 5, 6, 8, 12, 16, 7, 9, 11, 5], "uneven")
+
+
+@every_path
+def test_variable_ways_and_shots_are_those_of_episodes_one_by_one(
+    name: str, adaptation: str, fitted: Fits, uneven_pack: Pack
+) -> None:
+    count = 8
+    target = Target(uneven_pack, CPU, [VARIABLE], count)
+    groups = target.groups(VARIABLE)
+    assert len(groups) > 1, "several ways"
+    assert any(tasks.mask is not None and not tasks.mask.all() for _, tasks in groups)
+    dim = LEARNED.model.dim
+    measured = measure(predictor(fitted(name), adaptation), groups, dim, adaptation)
+    drawn = EpisodeSampler(uneven_pack.domain, VARIABLE)(0, count)
+    images = torch.from_numpy(uneven_pack.images[:])
+    for e in range(count):
+        way = int((drawn.classes[e] >= 0).sum())
+        support = [row[row >= 0] for row in drawn.support[e, :way]]
+        query = [row[row >= 0] for row in drawn.query[e, :way]]
+        mask = torch.zeros(1, way, max(map(len, support)), dtype=torch.bool)
+        places = torch.zeros(mask.shape, dtype=torch.int64)
+        for c, own in enumerate(support):
+            mask[0, c, : len(own)], places[0, c, : len(own)] = True, own
+        task = from_table(images, places, torch.cat(query)[None], mask)
+        answers = fitted(name).predict(task, adaptation)[0]  # [Q, W]
+        labels = torch.arange(way).repeat_interleave(torch.tensor([len(own) for own in query]))
+        there = measured.there[e]
+        assert int(there.sum()) == len(labels)
+        right, sure = measured.right[0, e][there], measured.sure[0, e][there]
+        torch.testing.assert_close(answers.amax(-1), sure, atol=1e-4, rtol=0)
+        assert torch.equal(answers.argmax(-1) == labels, right)
+        assert float(measured.accuracies[0, e]) == pytest.approx(float(right.double().mean()))
+
+
+def colours() -> Tasks:
     """Episodes of six colours with noise: any network that is not broken tells them apart."""
     draw = torch.Generator().manual_seed(0)
     corners = torch.tensor(
@@ -150,7 +281,7 @@ def colours() -> ImageTasks:
     return from_table(images.flatten(0, 1), places[..., :4], places[..., 4:].flatten(1))
 
 
-@every_adaptation
+@every_path
 def test_a_problem_that_it_must_solve(name: str, adaptation: str, fitted: Fits) -> None:
     answers = fitted(name).predict(colours(), adaptation)
     right = torch.arange(5).repeat_interleave(4)
@@ -167,7 +298,7 @@ def test_chance_is_the_worlds_alone(
 ) -> None:
     """Another folder and another state of the generators: the same bits, and states as before."""
     tasks = tasks_of(packs[0], USUAL)
-    expected = {a: fitted(name).predict(tasks, a) for a in METHODS[name].adaptations}
+    expected = {a: fitted(name).predict(tasks, a) for a in adaptations_of(name)}
     torch.manual_seed(1234)
     before = chance_states()
     again = fit(name, other_world)
@@ -178,21 +309,16 @@ def test_chance_is_the_worlds_alone(
     assert before[1:] == after[1:]
 
 
-def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:
-    files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
-    return {str(file): (file.stat().st_mtime_ns, file.read_bytes()) for file in files}
-
-
 @every_method
 def test_what_is_trained_is_read(name: str, fitted: Fits, world: World, packs: list[Pack]) -> None:
     tasks = tasks_of(packs[0], USUAL)
-    expected = {a: fitted(name).predict(tasks, a) for a in METHODS[name].adaptations}
+    expected = {a: fitted(name).predict(tasks, a) for a in adaptations_of(name)}
     before = files_of(world.folder)
 
     def refuse(step: str, done: int, total: int) -> None:
         raise AssertionError(f"{step} is trained again")
 
-    again = fit(name, make_world(packs, world.folder, refuse))
+    again = fit(name, make_world(packs, world.folder, refuse, LEARNED))
     assert files_of(world.folder) == before
     assert again.note == fitted(name).note
     for adaptation, answers in expected.items():
@@ -220,21 +346,18 @@ def test_interrupted_again_and_again_it_ends_with_the_same_bits(
     name: str, fitted: Fits, interrupted_folder: Path, packs: list[Pack]
 ) -> None:
     interrupt = Interrupt()
-    while True:  # each time as a new process would
-        try:
-            again = fit(name, make_world(packs, interrupted_folder, interrupt))
-            break
-        except KeyboardInterrupt:
-            continue
+    again, _ = until_done(  # each time as a new process would
+        lambda: fit(name, make_world(packs, interrupted_folder, interrupt, LEARNED))
+    )
     assert len(interrupt.stopped) == 2 * len(interrupt.told)
     tasks = tasks_of(packs[0], USUAL)
-    for adaptation in METHODS[name].adaptations:
+    for adaptation in adaptations_of(name):
         expected = fitted(name).predict(tasks, adaptation)
         assert torch.equal(again.predict(tasks, adaptation), expected)
     assert not list(interrupted_folder.rglob("*.pt"))
 
 
-@every_adaptation
+@every_path
 def test_costs_are_counted(name: str, adaptation: str, fitted: Fits, world: World) -> None:
     base = sum(parameter.numel() for parameter in world.base().parameters())
     assert fitted(name).parameters() >= base
@@ -248,7 +371,7 @@ def test_costs_are_counted(name: str, adaptation: str, fitted: Fits, world: Worl
 def test_it_says_what_it_is(name: str) -> None:
     method = METHODS[name]
     assert method.name == name
-    assert "20" in method.paper, "a paper has a year"
+    assert re.search(r"\((.*, )?(19|20)\d\d\)", method.paper), "a paper has a year"
     assert method.about and "\n" not in method.about
     assert method.adaptations[0] == "none"
     assert set(method.slow) <= set(method.adaptations)

@@ -289,7 +289,7 @@ def test_pools_of_the_first_format_are_read_and_damaged_statistics_are_not(
     (folder / "pool.json").write_text(json.dumps(old | {"format": 1}))
     assert Pool.load(folder).statistics == {} and Pool.load(folder).hash == pool.hash
     (folder / "pool.json").write_text(json.dumps(about | {"task_statistics": ["signs", "x"]}))
-    with pytest.raises(PolyshotError, match=r"damaged pool\.json.*x\.train\.tasks"):
+    with pytest.raises(PolyshotError, match=r"damaged task_statistics\.safe.*x\.train\.tasks"):
         Pool.load(folder)
     (folder / "pool.json").write_text(json.dumps(about))
     (folder / "task_statistics.safetensors").unlink()
