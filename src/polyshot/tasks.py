@@ -299,6 +299,13 @@ class Tasks(Queries):
             classes=some(self.classes),
         )
 
+    def trimmed(self) -> Self:
+        """Leave out the last places of the support set that no class of these tasks fills."""
+        if self.mask is None:
+            return self
+        longest = 1 + int(self.mask.flatten(0, 1).any(0).nonzero().max())
+        return replace(self, support=self.support[..., :longest], mask=self.mask[..., :longest])
+
     def chunks(self, size: int) -> Iterator[Self]:
         """Cut the tasks into parts of at most `size`."""
         for start in range(0, len(self), max(1, size)):

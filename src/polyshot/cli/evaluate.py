@@ -29,6 +29,13 @@ def evaluate(
     targets: Annotated[
         str, typer.Option(help="Domains to test on: a,b,c; all if not given.", show_default=False)
     ] = "",
+    shape: Annotated[
+        str,
+        typer.Option(
+            help="fixed: each episode has the ways, shots and queries below. meta-dataset: each "
+            "has ways of its own, 5 to 50, and uneven shots, up to 500 support images."
+        ),
+    ] = "fixed",
     way: Annotated[
         int | None,
         typer.Option(help="Classes in an episode: 5, of images as they allow.", show_default=False),
@@ -92,7 +99,8 @@ def evaluate(
     """Measure a pool: accuracy with a 95 % interval, and differences to the base.
 
     On packs it takes their test classes. On your own labelled images it takes all classes and the
-    largest tasks that they allow, compares all rules, and writes a page to look at.
+    largest tasks that they allow, compares all rules, and writes a page to look at. With --shape
+    meta-dataset tasks are as uneven as life: many or few classes, many or few examples of each.
 
     Example: polyshot evaluate photos/
     """
@@ -114,6 +122,7 @@ def evaluate(
     from polyshot.tasks import EmbeddingCache
     from polyshot.util.device import best_device
 
+    request = ShapeRequest.of(shape, way, shot, queries)
     loaded = Pool.load(pool_path(pool), best_device(device)).with_views(views)
     packed = holds_packs(images)
     asked = names_in(methods) or (["auto", "select", "average"] if packed else rules_of(loaded))
@@ -127,7 +136,7 @@ def evaluate(
         open_targets(
             images,
             loaded.size,
-            ShapeRequest(way, shot, queries),
+            request,
             names_in(targets),
             part,
             drop_small,

@@ -20,6 +20,7 @@ def show_accuracies(results: "Sequence[Result]") -> None:
     """
     from polyshot.cli.display import out as console
     from polyshot.cli.display import table
+    from polyshot.data.shapes import META_DATASET, VariableShape
     from polyshot.evaluation.compare import as_text, rows, with_averages
     from polyshot.experiments.report.summary import calibration_table
 
@@ -40,6 +41,8 @@ def show_accuracies(results: "Sequence[Result]") -> None:
                 for row, kind in zip(found, kinds, strict=True)
             ]
             console.print(table(("target", "", *group), lines))
+    if any(result.shape == META_DATASET for result in results):
+        typer.echo(f"Tasks of {VariableShape()}, as in Meta-Dataset.")
     typer.echo("Accuracy in percent with its 95 % interval; below it the difference to base.")
     calibration = calibration_table(results)
     if calibration.rows:

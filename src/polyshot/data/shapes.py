@@ -33,6 +33,10 @@ class EpisodeShape:
         return f"{self.way} ways, {self.shot} shots and {self.queries} queries"
 
 
+META_DATASET = "meta-dataset"
+"""What commands and results call tasks of a `VariableShape`."""
+
+
 @dataclass(frozen=True)
 class VariableShape:
     """Meta-Dataset's variable-way variable-shot episodes (Triantafillou et al. 2020, section 3).
@@ -56,7 +60,7 @@ class VariableShape:
             raise PolyshotError(f"{self!r} makes no episode.")
 
     def __str__(self) -> str:
-        return f"{self.min_way} to {self.max_way} ways and variable shots"
+        return f"{self.min_way} to {self.max_way} ways, uneven shots"
 
 
 def variable_numbers(
@@ -115,9 +119,11 @@ class Capacity:
         ids = self.domain.split.part(part)
         need = self.shape.min_way if isinstance(self.shape, VariableShape) else self.shape.way
         if len(ids) < need:
+            fixed = isinstance(self.shape, EpisodeShape)
+            remedy = "Lower the way" if fixed else "Take a fixed shape with fewer ways"
             raise PolyshotError(
                 f"{self.domain.name}: {len(ids)} classes in the part '{part}', "
-                f"{need} ways are asked for. Lower the way or choose another part."
+                f"{need} ways are asked for. {remedy} or choose another part."
             )
         small = [i for i in ids if not self._fits(i)]
         if small and not drop_small:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack
-from polyshot.data.shapes import EpisodeShape, VariableShape
+from polyshot.data.shapes import META_DATASET, EpisodeShape, VariableShape
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.stats import calibration_error, first_choices, interval
@@ -75,12 +75,13 @@ def measure(
     """
     factor = 1 if adaptation == "none" else 8
     parts: list[tuple[Tensor, Measured]] = []
-    for rows, tasks in groups:
+    for rows, group in groups:
+        tasks = group.trimmed()
         images = tasks.way * tasks.shot + tasks.query.shape[1]
         step = episodes_at_once(images, dim, tasks.device, factor)
 
         def answer(part: slice, tasks: Tasks = tasks) -> Answers:
-            return predict(tasks.part(part))
+            return predict(tasks.part(part).trimmed())
 
         for part, answers in in_parts(len(tasks), step, answer):
             if not bool(answers.probabilities.isfinite().all()):
@@ -153,7 +154,7 @@ def describe(
         pack=pack_hash,
         version=__version__,
         draw=str(sampler.key),
-        shape="" if fixed else "meta-dataset",
+        shape="" if fixed else META_DATASET,
         calibration_error=measured.calibration_error(row),
         note=divergence_note(int(measured.diverged[row].sum()), len(accuracies)),
     )

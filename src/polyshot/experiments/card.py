@@ -17,7 +17,7 @@ from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.compare import label
 from polyshot.evaluation.results import Result
-from polyshot.experiments.report.tables import classes_in_words, group, method_order
+from polyshot.experiments.report.tables import classes_in_words, group, method_order, shape_in_words
 from polyshot.models.backbone import parameter_count
 from polyshot.models.views import VIEWS
 from polyshot.pool.pool import Pool
@@ -155,7 +155,8 @@ def accuracy_section(pool: Pool, results: Sequence[Result]) -> str:
             episodes = sorted({r.episodes for r in chosen})
             counts = " or ".join(map(str, episodes))
             parts.append(
-                f"### {way}-way {shot}-shot, {kind}\n\nPercent right over {counts} tasks a "
+                f"### {shape_in_words(str(way), shot)}, {kind}\n\n"
+                f"Percent right over {counts} tasks a "
                 f"domain, with the 95 % interval over tasks.{_several(chosen)}"
                 f"{_left_out(pool, chosen)}\n\n"
                 f"{_table(chosen)}"

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
+from typing import Self
 
 from polyshot.data.importer import Imported, ImportOptions, import_source
 from polyshot.data.pack import Domain, Pack, open_packs
-from polyshot.data.shapes import Capacity, EpisodeShape
+from polyshot.data.shapes import META_DATASET, Capacity, EpisodeShape, VariableShape
 from polyshot.data.splits import ClassSplit
-from polyshot.errors import PolyshotError, join_names
+from polyshot.errors import PolyshotError, join_names, unknown
 from polyshot.evaluation.compare import BASELINE, rows
 from polyshot.evaluation.results import Result
 from polyshot.experiments.report.pages import ResultsPage
@@ -34,6 +35,8 @@ ADAPTATIONS = {
 
 LARGEST = EpisodeShape()
 """What is measured where the images allow it: 5 ways, 5 shots, 10 queries."""
+SHAPES = ("fixed", META_DATASET)
+"""What tasks may look like: as many ways and shots in each, or Meta-Dataset's."""
 KEPT = 0.8
 """Share of the classes that must be large enough: a few small ones must not make tasks small."""
 
@@ -45,6 +48,20 @@ class ShapeRequest:
     way: int | None = None
     shot: int | None = None
     queries: int | None = None
+    variable: bool = False
+    """Let ways and shots vary as in Meta-Dataset; then there are no numbers to insist on."""
+
+    @classmethod
+    def of(cls, shape: str, way: int | None, shot: int | None, queries: int | None) -> Self:
+        """Check the name of a shape, and that numbers go with it."""
+        if shape not in SHAPES:
+            raise unknown("shape", shape, SHAPES)
+        if shape == META_DATASET and (way, shot, queries) != (None, None, None):
+            raise PolyshotError(
+                f"--shape {META_DATASET} draws ways, shots and queries itself: leave out --way, "
+                "--shot and --queries."
+            )
+        return cls(way, shot, queries, shape == META_DATASET)
 
     def shape(self, default: EpisodeShape = LARGEST) -> EpisodeShape:
         """Fill what is not asked for from another shape."""
@@ -60,7 +77,7 @@ class Target:
     """One domain and the tasks that are drawn from it."""
 
     pack: Pack
-    shape: EpisodeShape
+    shape: EpisodeShape | VariableShape
     part: str
     """Of its class split."""
     drop_small: bool
@@ -103,7 +120,8 @@ def open_targets(
         raise PolyshotError(f"{path} is a pool: name it with --pool, and the images without.")
     if holds_packs(path):
         packs = open_packs(path, list(dict.fromkeys(only)))
-        yield [Target(pack, request.shape(), part or "test", drop_small) for pack in packs]
+        shape = VariableShape() if request.variable else request.shape()
+        yield [Target(pack, shape, part or "test", drop_small) for pack in packs]
         return
     options = ImportOptions(size=size, skip_bad=True, only=tuple(only))
     with tempfile.TemporaryDirectory(prefix="polyshot-") as folder:
@@ -156,25 +174,28 @@ def _fitting(domain: Domain, shape: EpisodeShape, group_disjoint: bool) -> tuple
 def _own(imported: Imported, request: ShapeRequest, group_disjoint: bool) -> Target:
     """Describe imported images as a target, with what was left out."""
     domain = imported.pack.domain
-    shape = choose_shape(domain, request, group_disjoint)
+    usual = EpisodeShape(1, 1, 1)  # one image to learn from and one to ask for
+    if not request.variable:
+        usual = choose_shape(domain, request, group_disjoint)
     remarks = []
     if bad := imported.skipped:
         named = join_names((f"{one.where} ({one.kind})" for one in bad), limit=3)
         remarks.append(f"{domain.name}: {len(bad):,} unreadable files are left out: {named}.")
-    kept = set(_fitting(domain, shape, group_disjoint))
+    kept = set(_fitting(domain, usual, group_disjoint))
     small = [name for i, name in enumerate(domain.class_names) if i not in kept]
     if small:
         remarks.append(
             f"{domain.name}: {len(small)} of {len(domain.class_names)} classes have fewer than "
-            f"{shape.shot + shape.queries} images and are left out: {join_names(small, 3)}."
+            f"{usual.shot + usual.queries} images and are left out: {join_names(small, 3)}."
         )
-    if shape != request.shape():
+    if not request.variable and usual != request.shape():
         remarks.append(
             f"{domain.name}: {len(domain.labels):,} images of {len(domain.class_names)} classes "
-            f"allow tasks of {shape}, fewer than the usual {LARGEST}."
+            f"allow tasks of {usual}, fewer than the usual {LARGEST}."
         )
     everything = ClassSplit((), (), tuple(range(len(domain.class_names))), rule="target-only")
     pack = replace(imported.pack, domain=domain.with_split(everything))
+    shape = VariableShape() if request.variable else usual
     return Target(pack, shape, "all", True, tuple(remarks))
 
 
@@ -219,7 +240,8 @@ def write_evaluation(
     """
     names = [target.pack.domain.name for target in targets]
     shapes = {str(target.shape) for target in targets}
-    ways = {target.shape.way for target in targets}
+    fixed = [target.shape for target in targets if isinstance(target.shape, EpisodeShape)]
+    ways = {shape.way for shape in fixed}  # none where they vary
     episodes = max(result.episodes for result in results)
     used = {result.method for result in results} | {f"+ {r.adaptation}" for r in results}
     known = {name: one.about for name, one in RULES.items()} | ADAPTATIONS

@@ -25,6 +25,7 @@ from polyshot.experiments.report.tables import (
     points,
     protocol_order,
     ranking,
+    shape_in_words,
     ways,
 )
 
@@ -224,7 +225,7 @@ def calibration_tables(results: Sequence[Result]) -> list[TextTable]:
     tables = []
     for key in sorted(blocks, key=lambda k: (k[0], part_order(k[1]), protocol_order(k[2]), -k[3])):
         preset, part, protocol, shot = key
-        shape = f"{ways(blocks[key])}-way {shot}-shot"
+        shape = shape_in_words(ways(blocks[key]), shot)
         where = listed(preset, protocol, classes_in_words(part), shape)
         tables.append(calibration_table(blocks[key], f"{CALIBRATION}: {where}"))
     return tables
@@ -247,7 +248,7 @@ def cost_tables(results: Sequence[Result]) -> list[TextTable]:
             rows = [(name, *_cost(by_method[name])) for name in sorted(by_method, key=method_order)]
             tables.append(
                 TextTable(
-                    f"Cost of a task: {place}, {ways(chosen)}-way {shot}-shot",
+                    f"Cost of a task: {place}, {shape_in_words(ways(chosen), shot)}",
                     ("method", "parameters", "multiply-adds", "time", "device"),
                     rows,
                     "Parameters of the whole trained method; the median time over targets, in "

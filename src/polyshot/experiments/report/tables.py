@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from polyshot.data.shapes import VariableShape
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.compare import BASELINE, Cell, Interval, Row, average, label
 from polyshot.evaluation.results import Result
@@ -156,6 +157,11 @@ def ways(results: Iterable[Result]) -> str:
     return " or ".join(str(way) for way in sorted({r.way for r in results}))
 
 
+def shape_in_words(ways: str, shot: int) -> str:
+    """Name tasks: ``5-way 1-shot``; where ways and shots vary, results have 0 of both."""
+    return f"{ways}-way {shot}-shot" if shot else str(VariableShape())
+
+
 def classes_in_words(part: str) -> str:
     """Name the classes that were measured on; nothing for test classes, the usual ones."""
     return "" if part == "test" else PARTS.get(part, f"classes '{part}'")
@@ -243,12 +249,12 @@ class AccuracyTable:
     @property
     def shape(self) -> str:
         """Name the tasks."""
-        return f"{self.way}-way {self.shot}-shot"
+        return shape_in_words(self.way, self.shot)
 
     @property
     def chance(self) -> float | None:
         """Accuracy of guessing, where all tasks have the same number of ways."""
-        return 1 / int(self.way) if self.way.isdigit() else None
+        return 1 / int(self.way) if self.way.isdigit() and self.shot else None
 
     @property
     def about(self) -> str:
