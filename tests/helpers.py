@@ -11,17 +11,26 @@ import torch
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig, BaseConfig, Config, ModulatorConfig, SelectorConfig
-from polyshot.data.domain import Domain
 from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
-from polyshot.data.splits import ClassSplit
 from polyshot.data.table import Images
 from polyshot.data.toy.packs import draw_packs
 from polyshot.models.resnet import ResNetConfig
 from polyshot.tasks import Table, Tasks, draw_tasks
-from polyshot.training.world import World
+from polyshot.training.training_run import TrainingRun
 from polyshot.util.progress import Progress
+
+from .conftest import make_domain
+from .models.reference import (  # noqa: F401 (of the section above, until it is here)
+    assert_near,
+    copied,
+    explicit,
+    random_base,
+    random_modulator,
+    same_states,
+)
+from .pools import SIZE, SMALL, random_pool  # noqa: F401
 
 # --- configs, packs and trainings
 
@@ -60,24 +69,12 @@ def toy_packs(folder: Path, *names: str, each: int = 6, size: int = TINY.size) -
     return draw_packs(folder, names, size=size, per_class=each, workers=1)
 
 
-def domain_of(sizes: Sequence[int], name: str = "d", group_size: int = 0) -> Domain:
-    """A domain whose classes, all of them test classes, have the sizes given."""
-    labels = np.repeat(np.arange(len(sizes)), sizes)
-    groups = None
-    if group_size:  # a group lies within one class
-        both = np.stack([labels, np.arange(len(labels)) // group_size])
-        groups = np.unique(both, axis=1, return_inverse=True)[1].astype(np.int64)
-    names = tuple(f"class {i}" for i in range(len(sizes)))
-    split = ClassSplit((), (), tuple(range(len(sizes))), rule="file")
-    return Domain(name, names, labels.astype(np.int64), groups, split=split)
-
-
 def pack_of(
     sizes: Sequence[int], name: str = "d", size: int = TINY.size, group_size: int = 0
 ) -> Pack:
     """A pack in memory: each class is a coarse pattern of colours, its images are varied."""
     draw = np.random.default_rng(len(name))
-    domain = domain_of(sizes, name, group_size)
+    domain = make_domain(list(sizes), group_size, name)
     patterns = draw.integers(0, 256, (len(sizes), 3, 4, 4))[domain.labels]
     cell = np.arange(size) * 4 // size
     varied = (patterns + draw.integers(-70, 71, patterns.shape))[..., cell[:, None], cell[None, :]]
@@ -85,11 +82,11 @@ def pack_of(
     return Pack(Path(name), domain, pixels, f"hash of {name}", {})
 
 
-def make_world(
+def make_run(
     packs: Sequence[Pack], folder: Path, report: Progress | None = None, config: Config = TINY
-) -> World:
-    """A world on the CPU."""
-    return World(packs, config, folder, CPU, report)
+) -> TrainingRun:
+    """A training run on the CPU."""
+    return TrainingRun(packs, config, folder, CPU, report)
 
 
 def tasks_of(pack: Pack, shape: EpisodeShape, count: int = 3, seed: int = 0) -> Tasks:

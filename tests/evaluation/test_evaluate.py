@@ -29,8 +29,7 @@ from polyshot.predict.predict import Answers, predict_tasks
 from polyshot.predict.rules import rule
 from polyshot.tasks import EmbeddingCache, Table, Tasks
 
-from ..helpers import CPU, domain_of, from_table, pack_of, toy_packs
-from ..pools import SIZE, SMALL, random_pool
+from ..helpers import CPU, SIZE, SMALL, from_table, make_domain, pack_of, random_pool, toy_packs
 
 SHAPE = EpisodeShape(way=3, shot=2, queries=4)
 VARIABLE = VariableShape(min_way=5, max_way=8, max_queries=3, max_support=40)
@@ -142,7 +141,7 @@ def test_the_calibration_error_is_that_of_a_naive_loop(pack: Pack) -> None:
 def test_a_separable_problem_is_solved(start: str) -> None:
     """Classes whose embeddings lie apart are told apart by every rule and head."""
     shape = EpisodeShape(way=5, shot=3, queries=4)
-    domain = domain_of([10] * 8)
+    domain = make_domain([10] * 8)
     drawn = EpisodeSampler(domain, shape)(0, 40)
     draw = torch.Generator().manual_seed(0)
     centres = 5 * torch.eye(8, SMALL.dim)
@@ -231,6 +230,24 @@ def test_measuring_is_a_loop_over_queries(
         expected = sum(map(abs, gaps[r].values())) / queries
         assert measured.calibration_error(r) == pytest.approx(expected, abs=2e-4)
     assert sum(looked) == 2 * queries
+
+
+def test_no_place_is_worked_on_that_no_class_of_some_tasks_fills(uneven: Pack) -> None:
+    groups = Target(uneven, CPU, [VARIABLE], 12).groups(VARIABLE)
+    seen: list[Tasks] = []
+
+    def watched(tasks: Tasks) -> Answers:
+        seen.append(tasks)
+        return known_answers()(tasks)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("polyshot.evaluation.evaluate.CHUNK", 1)  # one task at a time
+        measure(watched, groups, 8, "none")
+    assert [len(tasks) for tasks in seen] == [1] * 12
+    for tasks in seen:
+        assert tasks.mask is not None
+        assert int(tasks.mask.sum(-1).max()) == tasks.shot == tasks.support.shape[2]
+    assert len({tasks.shot for tasks in seen}) > 1
 
 
 @pytest.mark.parametrize("shape", [SHAPE, VARIABLE], ids=["fixed", "variable"])

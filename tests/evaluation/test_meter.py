@@ -19,7 +19,7 @@ from polyshot.methods.prototypes import Prototypes
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.pool.pool import Pool
 from polyshot.tasks import Tasks
-from polyshot.training.world import World
+from polyshot.training.training_run import TrainingRun
 
 from ..helpers import CPU, SHAPE, TINY, toy_packs
 
@@ -84,7 +84,7 @@ def test_how_many_tasks_diverged_is_counted_part_by_part(pack: Pack) -> None:
 
 
 def test_the_meter_writes_down_who_was_measured_how(pack: Pack, tmp_path: Path) -> None:
-    world = World([pack], TINY, tmp_path, CPU)
+    world = TrainingRun([pack], TINY, tmp_path, CPU)
     network = ResNet(TINY.model).eval().requires_grad_(False)
     fitted = Prototypes(network, "cosine", 10.0, AdaptationConfig(steps=2), "a note")
     method = Method("one", "paper", "about", lambda _, __: fitted, settings={"rate": 0.5})
@@ -111,7 +111,7 @@ def test_the_note_says_on_how_many_tasks_adaptation_diverged(pack: Pack, tmp_pat
     base = ResNet(TINY.model)
     pool = Pool(TINY.model, 16, "conv1x1", "cosine", base, scales=[10.0], adaptation=config)
     fitted = PoolWithRule(pool, "base", "a note")
-    world = World([pack], TINY, tmp_path, CPU)
+    world = TrainingRun([pack], TINY, tmp_path, CPU)
     method = Method("one", "paper", "about", lambda _, __: fitted, ("none", "head", "tsa"))
     meter = Meter(world, method, {}, fitted)
     target = Target(pack, CPU, [SHAPE], 4)

@@ -3,9 +3,9 @@
 import pytest
 
 from polyshot.data.pack import Pack
-from polyshot.training.world import World
+from polyshot.training.training_run import TrainingRun
 
-from ..helpers import LEARNED, make_world, toy_packs
+from ..helpers import LEARNED, make_run, toy_packs
 
 
 @pytest.fixture(autouse=True)
@@ -19,5 +19,5 @@ def packs(tmp_path_factory: pytest.TempPathFactory) -> list[Pack]:
 
 
 @pytest.fixture(scope="session")
-def world(packs: list[Pack], tmp_path_factory: pytest.TempPathFactory) -> World:
-    return make_world(packs, tmp_path_factory.mktemp("worlds"), config=LEARNED)
+def world(packs: list[Pack], tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
+    return make_run(packs, tmp_path_factory.mktemp("worlds"), config=LEARNED)

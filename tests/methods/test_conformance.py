@@ -25,9 +25,9 @@ from polyshot.evaluation.targets import Target
 from polyshot.methods.method import METHODS, Fitted, check_adaptation, find_methods
 from polyshot.predict.rules import RULES
 from polyshot.tasks import Tasks
-from polyshot.training.world import World
+from polyshot.training.training_run import TrainingRun
 
-from ..helpers import CPU, LEARNED, files_of, from_table, make_world, pack_of, tasks_of, until_done
+from ..helpers import CPU, LEARNED, files_of, from_table, make_run, pack_of, tasks_of, until_done
 
 
 def distinct_paths() -> Iterator[tuple[str, str]]:
@@ -74,7 +74,7 @@ def adaptations_of(name: str) -> list[str]:
 class Fits:
     """Methods fitted in one world, each when it is asked for."""
 
-    def __init__(self, world: World):
+    def __init__(self, world: TrainingRun):
         self.world = world
         self._fitted: dict[str, Fitted] = {}
 
@@ -84,7 +84,7 @@ class Fits:
         return self._fitted[name]
 
 
-def fit(name: str, world: World) -> Fitted:
+def fit(name: str, world: TrainingRun) -> Fitted:
     """Fit a method with its own settings, but with few steps on a support set."""
     settings = METHODS[name].settings
     fewer = {key: min(value, 3) for key, value in settings.items() if key.endswith("steps")}
@@ -92,14 +92,14 @@ def fit(name: str, world: World) -> Fitted:
 
 
 @pytest.fixture(scope="session")
-def fitted(world: World) -> Fits:
+def fitted(world: TrainingRun) -> Fits:
     return Fits(world)
 
 
 @pytest.fixture(scope="session")
-def other_world(packs: list[Pack], tmp_path_factory: pytest.TempPathFactory) -> World:
+def other_world(packs: list[Pack], tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
     """The same world in another folder."""
-    return make_world(packs, tmp_path_factory.mktemp("other"), config=LEARNED)
+    return make_run(packs, tmp_path_factory.mktemp("other"), config=LEARNED)
 
 
 @pytest.fixture(scope="session")
@@ -294,7 +294,7 @@ def chance_states() -> tuple[Tensor, object, str]:
 
 @every_method
 def test_chance_is_the_worlds_alone(
-    name: str, fitted: Fits, other_world: World, packs: list[Pack]
+    name: str, fitted: Fits, other_world: TrainingRun, packs: list[Pack]
 ) -> None:
     """Another folder and another state of the generators: the same bits, and states as before."""
     tasks = tasks_of(packs[0], USUAL)
@@ -310,7 +310,9 @@ def test_chance_is_the_worlds_alone(
 
 
 @every_method
-def test_what_is_trained_is_read(name: str, fitted: Fits, world: World, packs: list[Pack]) -> None:
+def test_what_is_trained_is_read(
+    name: str, fitted: Fits, world: TrainingRun, packs: list[Pack]
+) -> None:
     tasks = tasks_of(packs[0], USUAL)
     expected = {a: fitted(name).predict(tasks, a) for a in adaptations_of(name)}
     before = files_of(world.folder)
@@ -318,7 +320,7 @@ def test_what_is_trained_is_read(name: str, fitted: Fits, world: World, packs: l
     def refuse(step: str, done: int, total: int) -> None:
         raise AssertionError(f"{step} is trained again")
 
-    again = fit(name, make_world(packs, world.folder, refuse, LEARNED))
+    again = fit(name, make_run(packs, world.folder, refuse, LEARNED))
     assert files_of(world.folder) == before
     assert again.note == fitted(name).note
     for adaptation, answers in expected.items():
@@ -347,7 +349,7 @@ def test_interrupted_again_and_again_it_ends_with_the_same_bits(
 ) -> None:
     interrupt = Interrupt()
     again, _ = until_done(  # each time as a new process would
-        lambda: fit(name, make_world(packs, interrupted_folder, interrupt, LEARNED))
+        lambda: fit(name, make_run(packs, interrupted_folder, interrupt, LEARNED))
     )
     assert len(interrupt.stopped) == 2 * len(interrupt.told)
     tasks = tasks_of(packs[0], USUAL)
@@ -358,7 +360,7 @@ def test_interrupted_again_and_again_it_ends_with_the_same_bits(
 
 
 @every_path
-def test_costs_are_counted(name: str, adaptation: str, fitted: Fits, world: World) -> None:
+def test_costs_are_counted(name: str, adaptation: str, fitted: Fits, world: TrainingRun) -> None:
     base = sum(parameter.numel() for parameter in world.base().parameters())
     assert fitted(name).parameters() >= base
     small, large = EpisodeShape(5, 1, 10), EpisodeShape(5, 5, 10)

@@ -17,8 +17,7 @@ from polyshot.models.resnet import ResNetConfig
 from polyshot.predict.adapt.head import adapt_heads, head_logits
 from polyshot.training.episodic import EpisodeBatch
 
-from ..helpers import tasks_of
-from ..models.reference import random_base
+from ..helpers import random_base, tasks_of
 
 SMALL = ResNetConfig(width=2, stem="small/2")
 SHAPE = EpisodeShape(4, 3, 2)

@@ -12,16 +12,15 @@ from polyshot.methods.pool_rules import LEARNING, PoolWithRule, with_learning
 from polyshot.predict.readout import fit_classifiers
 from polyshot.predict.rules import rule
 from polyshot.tasks import for_prediction
-from polyshot.training.world import World
+from polyshot.training.training_run import TrainingRun
 
-from ..helpers import tasks_of
-from ..pools import random_pool
+from ..helpers import random_pool, tasks_of
 
 SHAPE = EpisodeShape(4, 2, 3)
 find_methods()
 
 
-def fit(name: str, world: World, **settings: float) -> object:
+def fit(name: str, world: TrainingRun, **settings: float) -> object:
     return METHODS[name].fit(world, {**METHODS[name].settings, **settings})
 
 
@@ -33,7 +32,7 @@ def test_the_order_of_the_tables_does_not_depend_on_who_was_imported_first() -> 
 
 
 def test_the_base_is_read_out_by_prototypes_at_its_best_scale(
-    world: World, packs: list[Pack]
+    world: TrainingRun, packs: list[Pack]
 ) -> None:
     fitted, tasks = fit("base", world), tasks_of(packs[0], SHAPE)
     assert isinstance(fitted, PoolWithRule)
@@ -47,7 +46,7 @@ def test_the_base_is_read_out_by_prototypes_at_its_best_scale(
 
 @pytest.mark.parametrize(("suffix", "kind"), [("", "conv1x1"), ("-channel", "channel")])
 def test_rules_weigh_the_members_of_the_pool(
-    suffix: str, kind: str, world: World, packs: list[Pack]
+    suffix: str, kind: str, world: TrainingRun, packs: list[Pack]
 ) -> None:
     average, tasks = fit(f"average{suffix}", world), tasks_of(packs[0], SHAPE)
     select = fit(f"select{suffix}", world)
@@ -77,7 +76,7 @@ def test_settings_become_the_pools_way_to_learn() -> None:
     assert with_learning(pool, LEARNING).base is pool.base
 
 
-def test_costs_of_the_pool(world: World) -> None:
+def test_costs_of_the_pool(world: TrainingRun) -> None:
     select, average = fit("select", world), fit("average", world)
     assert isinstance(select, PoolWithRule) and isinstance(average, PoolWithRule)
     selector = select.pool.selector

@@ -15,35 +15,33 @@ from polyshot.methods.simple_avg import Average
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.predict.adapt.head import adapt_heads, head_logits
 from polyshot.training.episodic import EpisodeBatch
-from polyshot.training.world import World
+from polyshot.training.training_run import TrainingRun
 
-from ..helpers import LEARNED, make_world, tasks_of
-from ..models.reference import TINY as TINY_NET
-from ..models.reference import random_base
+from ..helpers import LEARNED, SMALL, make_run, random_base, tasks_of
 
 SHAPE = EpisodeShape(4, 2, 3)
 find_methods()
 
 
-def fit(name: str, world: World, **settings: float) -> object:
+def fit(name: str, world: TrainingRun, **settings: float) -> object:
     return METHODS[name].fit(world, {**METHODS[name].settings, **settings})
 
 
 def test_protonet_learns_squared_distances() -> None:
-    learner, shape = ProtoNetLearner(random_base(TINY_NET), "cosine"), EpisodeShape(3, 2, 2)
-    embeddings = torch.randn(2, 3, 4, TINY_NET.dim)
+    learner, shape = ProtoNetLearner(random_base(SMALL), "cosine"), EpisodeShape(3, 2, 2)
+    embeddings = torch.randn(2, 3, 4, SMALL.dim)
     batch = EpisodeBatch(
         torch.zeros(2, 3, 4, 3, 1, 1), embeddings, torch.zeros(2, 3).long(), [0, 0], shape, 0.0
     )
     query = embeddings[:, :, 2:].flatten(1, 2)
     centres = prototypes(embeddings[:, :, :2])
-    logits = prototype_logits(query, centres, "euclidean", TINY_NET.dim**-0.5)
+    logits = prototype_logits(query, centres, "euclidean", SMALL.dim**-0.5)
     labels = torch.tensor([0, 0, 1, 1, 2, 2]).repeat(2)
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels)
     torch.testing.assert_close(learner.loss(batch), expected)
 
 
-def test_protonet_changes_a_copy_of_the_base(world: World) -> None:
+def test_protonet_changes_a_copy_of_the_base(world: TrainingRun) -> None:
     before = {name: tensor.clone() for name, tensor in world.base().state_dict().items()}
     fitted = fit("protonet", world)
     assert isinstance(fitted, Prototypes)
@@ -56,7 +54,7 @@ def test_protonet_changes_a_copy_of_the_base(world: World) -> None:
     assert all(torch.equal(trained[name], before[name]) for name in kept)
 
 
-def test_protonet_from_scratch_knows_nothing_of_the_base(world: World) -> None:
+def test_protonet_from_scratch_knows_nothing_of_the_base(world: TrainingRun) -> None:
     fitted = fit("protonet", world, from_scratch=1)
     assert isinstance(fitted, Prototypes)
     assert fitted.note == "from random weights"
@@ -67,7 +65,7 @@ def test_protonet_from_scratch_knows_nothing_of_the_base(world: World) -> None:
     assert not torch.equal(trained["bn1.running_mean"], start["bn1.running_mean"])
 
 
-def test_a_plan_is_a_modulators(world: World) -> None:
+def test_a_plan_is_a_modulators(world: TrainingRun) -> None:
     plan = episodic_plan(world, {"learning_rate": 0.5, "weight_decay": 0.25}, pace=2.5)
     own = LEARNED.modulator
     assert (plan.steps, plan.episodes, plan.shape) == (10, own.episodes, own.shape)
@@ -75,7 +73,9 @@ def test_a_plan_is_a_modulators(world: World) -> None:
     assert plan.validate_every == 2
 
 
-def test_simple_avg_averages_networks_of_single_sources(world: World, packs: list[Pack]) -> None:
+def test_simple_avg_averages_networks_of_single_sources(
+    world: TrainingRun, packs: list[Pack]
+) -> None:
     fitted, tasks = fit("simple-avg", world), tasks_of(packs[0], SHAPE)
     assert isinstance(fitted, Average)
     assert list(fitted.names) == ["signs", "glyphs"]
@@ -88,19 +88,19 @@ def test_simple_avg_averages_networks_of_single_sources(world: World, packs: lis
 
 
 def test_worlds_share_the_networks_of_single_sources(
-    world: World, packs: list[Pack], tmp_path: Path
+    world: TrainingRun, packs: list[Pack], tmp_path: Path
 ) -> None:
     fit("simple-avg", world)
 
     def refuse(step: str, done: int, total: int) -> None:
         raise AssertionError(f"{step} is trained again")
 
-    alone = fit("simple-avg", make_world(packs[1:], world.folder, refuse, LEARNED))
+    alone = fit("simple-avg", make_run(packs[1:], world.folder, refuse, LEARNED))
     assert isinstance(alone, Average)
     assert list(alone.names) == ["glyphs"]
 
 
-def test_finetune_learns_a_layer_of_a_closer_look(world: World, packs: list[Pack]) -> None:
+def test_finetune_learns_a_layer_of_a_closer_look(world: TrainingRun, packs: list[Pack]) -> None:
     fitted, tasks = fit("finetune", world, epochs=7), tasks_of(packs[0], SHAPE)
     assert isinstance(fitted, FittedHead)
     recipe = AdaptationConfig(start="random", steps=7, learning_rate=0.01, pull=1e-3)

@@ -7,14 +7,12 @@ import torch
 from torch import Tensor
 
 from polyshot.errors import PolyshotError
-from polyshot.models.modulators import Modulator
 from polyshot.models.selector import Selector
 from polyshot.pool.pool import Pool
 from polyshot.pool.statistics import SourceTasks, TaskSample
 from polyshot.training.edit import listing, merge
 
-from .models.reference import random_base, random_modulator
-from .pools import SIZE, SMALL, random_pool
+from ..helpers import SIZE, SMALL, random_base, random_modulator, random_pool
 
 SETTINGS = {"config": {"selector": {"steps": 20, "hidden": 8, "batch": 16}}}
 
@@ -166,7 +164,7 @@ def test_pools_that_do_not_fit_are_refused() -> None:
     with pytest.raises(PolyshotError, match="differ in 'metric', cosine and euclidean"):
         merge(one, replace(pool_of("moth"), metric="euclidean"))
     channel = replace(
-        pool_of("moth"), kind="channel", modulators={"moth": Modulator(SMALL, "channel")}
+        pool_of("moth"), kind="channel", modulators={"moth": random_modulator(SMALL, "channel")}
     )
     with pytest.raises(PolyshotError, match="differ in 'kind', conv1x1 and channel"):
         merge(one, channel)

@@ -17,17 +17,25 @@ from polyshot.models.modulators import Kind, fold
 from polyshot.training.joint import JointClassifier, JointStep, SourceBatches, rows_of_sources
 from polyshot.training.run import train
 
-from ..helpers import Interrupt, step_files, until_done, with_base
-from ..models.reference import TINY, explicit, random_base, random_modulator
+from ..helpers import (
+    SMALL,
+    Interrupt,
+    explicit,
+    random_base,
+    random_modulator,
+    step_files,
+    until_done,
+    with_base,
+)
 
 both_kinds = pytest.mark.parametrize("kind", get_args(Kind))
 
 
 @both_kinds
 def test_each_image_goes_through_its_member(kind: Kind) -> None:
-    base = random_base(TINY)
+    base = random_base(SMALL)
     network = JointClassifier(base, 7, kind, [2, 3, 1]).eval()  # batch norm as in prediction
-    modulators = [random_modulator(TINY, kind, i) for i in (1, 2)]
+    modulators = [random_modulator(SMALL, kind, i) for i in (1, 2)]
     for own, given_ in zip(network.modulators, modulators, strict=True):
         own.load_state_dict(given_.state_dict())
     images = torch.randn(6, 3, 16, 16)
@@ -43,10 +51,10 @@ def test_each_image_goes_through_its_member(kind: Kind) -> None:
 
 @both_kinds
 def test_gradients_reach_base_and_each_modulator_from_its_own_images(kind: Kind) -> None:
-    network = JointClassifier(random_base(TINY), 7, kind, [3, 3, 3]).train()
+    network = JointClassifier(random_base(SMALL), 7, kind, [3, 3, 3]).train()
     with torch.no_grad():  # zero kernels have gradients too, but let nothing be special
         for own in network.modulators:
-            own.load_state_dict(random_modulator(TINY, kind).state_dict())
+            own.load_state_dict(random_modulator(SMALL, kind).state_dict())
     network.base.requires_grad_(True)
     loss = torch.nn.functional.cross_entropy(
         network(torch.randn(9, 3, 16, 16)), torch.arange(9) % 7

@@ -14,7 +14,7 @@ from polyshot.models.resnet import ResNet
 from polyshot.tasks import for_prediction
 from polyshot.training.base import initial_base
 from polyshot.training.episodic import Learner, Plan
-from polyshot.training.world import World, settings_mark
+from polyshot.training.training_run import TrainingRun, settings_mark
 from polyshot.util.progress import Progress
 
 from ..helpers import CPU, SHAPE, Steps, same_weights, with_base
@@ -22,25 +22,27 @@ from ..helpers import CPU, SHAPE, Steps, same_weights, with_base
 PLAN = Plan(steps=4, episodes=2, learning_rate=1e-3, shape=SHAPE, validate_every=2)
 
 
-def make(packs: list[Pack], config: Config, folder: Path, report: Progress | None = None) -> World:
-    return World(packs, config, folder, CPU, report)
+def make(
+    packs: list[Pack], config: Config, folder: Path, report: Progress | None = None
+) -> TrainingRun:
+    return TrainingRun(packs, config, folder, CPU, report)
 
 
 def learner(config: Config) -> Learner:
     return ProtoNetLearner(initial_base(config), config.metric)
 
 
-def test_a_world_has_a_folder_of_its_own_that_says_what_it_is(
+def test_a_run_has_a_folder_of_its_own_that_says_what_it_is(
     packs: list[Pack], config: Config, tmp_path: Path
 ) -> None:
-    world = make(packs, config, tmp_path)
+    run = make(packs, config, tmp_path)
     assert not list(tmp_path.iterdir()), "looking at it writes nothing"
-    about = json.loads((world.out / "world.json").read_text())
-    assert about["sources"] == ["signs", "textures"] == world.sources
+    about = json.loads((run.out / "world.json").read_text())
+    assert about["sources"] == ["signs", "textures"] == run.sources
     assert about["seed"] == config.seed
-    assert about["key"] == world.key
-    assert world.out.name.endswith(world.key)
-    assert make(packs, config, tmp_path).out == world.out
+    assert about["key"] == run.key
+    assert run.out.name.endswith(run.key)
+    assert make(packs, config, tmp_path).out == run.out
     split = packs[1].domain.split
     other = replace(split, train=split.train[1:], test=(*split.test, split.train[0]))
     changed = replace(packs[1], domain=packs[1].domain.with_split(other))
@@ -51,7 +53,7 @@ def test_a_world_has_a_folder_of_its_own_that_says_what_it_is(
         make(packs[:1], config, tmp_path),
         make([packs[0], changed], config, tmp_path),
     ]
-    assert len({world.out, *(each.out for each in others)}) == 6
+    assert len({run.out, *(each.out for each in others)}) == 6
 
 
 def test_sources_that_no_training_can_use_are_refused(
@@ -67,14 +69,14 @@ def test_everything_is_trained_once_and_pools_share_the_base(
     packs: list[Pack], config: Config, tmp_path: Path
 ) -> None:
     steps = Steps()
-    world = make(packs, config, tmp_path, steps)
-    base = world.base()
+    run = make(packs, config, tmp_path, steps)
+    base = run.base()
     assert isinstance(base, ResNet)
     assert steps.updates == {"base": config.base.steps}
-    assert world.base() is base
+    assert run.base() is base
     assert not base.training
-    pools = [world.pool("channel"), world.pool("conv1x1")]
-    assert world.pool("channel") is pools[0]
+    pools = [run.pool("channel"), run.pool("conv1x1")]
+    assert run.pool("channel") is pools[0]
     assert steps.updates["base"] == config.base.steps
     assert steps.updates["modulator:signs"] == 2 * config.modulator.steps
     for kind, pool in zip(("channel", "conv1x1"), pools, strict=True):
@@ -104,14 +106,14 @@ def test_plans_and_names_tell_learners_apart(
     packs: list[Pack], config: Config, tmp_path: Path
 ) -> None:
     steps = Steps()
-    world = make(packs, config, tmp_path, steps)
-    one, _ = world.learned("probe", lambda: learner(config), PLAN)
+    run = make(packs, config, tmp_path, steps)
+    one, _ = run.learned("probe", lambda: learner(config), PLAN)
     faster = replace(PLAN, learning_rate=1e-2)
-    other, _ = world.learned("probe", lambda: learner(config), faster)
+    other, _ = run.learned("probe", lambda: learner(config), faster)
     assert not same_weights(one, other)
-    world.learned("probe-2", lambda: learner(config), PLAN)
+    run.learned("probe-2", lambda: learner(config), PLAN)
     assert steps.updates == {"probe": 2 * PLAN.steps, "probe-2": PLAN.steps}
-    rivals = world.out / "rivals"
+    rivals = run.out / "rivals"
     assert len(list(rivals.glob("*.safetensors"))) == 3
     assert not list(rivals.glob("*.pt"))
     for file in rivals.glob("probe*-metrics.jsonl"):
@@ -125,8 +127,8 @@ def test_several_at_once_train_a_thing_once(
     steps, made = Steps(), []
 
     def work() -> None:
-        world = make(packs, config, tmp_path, steps)
-        made.append(world.learned("probe", lambda: learner(config), PLAN)[0])
+        run = make(packs, config, tmp_path, steps)
+        made.append(run.learned("probe", lambda: learner(config), PLAN)[0])
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
@@ -153,37 +155,35 @@ def test_worlds_of_one_source_are_shared(packs: list[Pack], config: Config, tmp_
 def test_choices_are_made_on_validation_classes(
     packs: list[Pack], config: Config, tmp_path: Path
 ) -> None:
-    world = make(packs, config, tmp_path)
-    for pack, tasks in zip(packs, world.validation, strict=True):
+    run = make(packs, config, tmp_path)
+    for pack, tasks in zip(packs, run.validation, strict=True):
         assert set(tasks.classes.flatten().tolist()) <= set(pack.domain.split.val)
         assert len(tasks.classes) == config.validation_episodes
-    for tasks in world.validation_tasks():
+    for tasks in run.validation_tasks():
         assert tasks.table.frozen
         assert len(tasks) == config.validation_episodes
-    one, other = world.validation_tasks(0), world.validation_tasks(1)
+    one, other = run.validation_tasks(0), run.validation_tasks(1)
     assert not torch.equal(one[0].support, other[0].support)
-    assert torch.equal(one[0].support, world.validation_tasks(0)[0].support)
-    assert world.scale(world.initial().eval()) > 0
-    assert world.images("val") is world.images("val")
+    assert torch.equal(one[0].support, run.validation_tasks(0)[0].support)
+    assert run.scale(run.initial().eval()) > 0
+    assert run.images("val") is run.images("val")
 
 
 def test_an_untrained_network_is_the_seeds(
     packs: list[Pack], config: Config, tmp_path: Path
 ) -> None:
-    world = make(packs, config, tmp_path)
-    assert same_weights(world.initial(), world.initial())
-    assert not same_weights(
-        world.initial(), make(packs, replace(config, seed=1), tmp_path).initial()
-    )
+    run = make(packs, config, tmp_path)
+    assert same_weights(run.initial(), run.initial())
+    assert not same_weights(run.initial(), make(packs, replace(config, seed=1), tmp_path).initial())
 
 
 def test_a_damaged_result_is_told(packs: list[Pack], config: Config, tmp_path: Path) -> None:
-    world = make(packs, config, tmp_path)
-    world.learned("probe", lambda: learner(config), PLAN)
-    (file,) = (world.out / "rivals").glob("*.safetensors")
+    run = make(packs, config, tmp_path)
+    run.learned("probe", lambda: learner(config), PLAN)
+    (file,) = (run.out / "rivals").glob("*.safetensors")
     file.write_bytes(b"nothing")
     with pytest.raises(PolyshotError, match="no safetensors file"):
-        world.learned("probe", lambda: learner(config), PLAN)
+        run.learned("probe", lambda: learner(config), PLAN)
 
 
 def test_settings_have_a_mark() -> None:
