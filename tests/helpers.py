@@ -18,6 +18,8 @@ from polyshot.data.table import Images
 from polyshot.data.toy.packs import draw_packs
 from polyshot.models.resnet import ResNetConfig
 from polyshot.tasks import Table, Tasks, draw_tasks
+from polyshot.training.loop import Record
+from polyshot.training.metrics import Metrics
 from polyshot.training.training_run import TrainingRun
 from polyshot.util.progress import Progress
 
@@ -124,6 +126,11 @@ def step_files(run: Path) -> dict[str, bytes]:
 def metrics_of(run: Path) -> list[dict[str, float]]:
     """The lines that a training wrote about itself."""
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def record_in(folder: Path, report: Progress | None = None) -> Record:
+    """Let a training write into a folder."""
+    return Record(folder / "checkpoint.pt", Metrics(folder / "metrics.jsonl"), report)
 
 
 class Steps:

@@ -10,9 +10,8 @@ from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.data.table import Batches, Images, Prefetch
 from polyshot.training.base import mixed, same_source_partner, train_base
-from polyshot.training.metrics import Metrics
 
-from ..helpers import CPU
+from ..helpers import CPU, record_in
 
 
 @pytest.fixture(params=[True, False], ids=["resident", "streamed"])
@@ -80,7 +79,7 @@ def test_a_training_does_not_depend_on_where_its_images_lie(
     for room in (1.0, 0.0):  # everything fits, nothing fits
         monkeypatch.setattr("polyshot.data.table.ROOM", room)
         folder = tmp_path / str(room)
-        base, _ = train_base(packs, config, CPU, folder / "c.pt", Metrics(folder / "m"))
+        base, _ = train_base(packs, config, CPU, record_in(folder))
         results.append(base.state_dict())
     assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
 

@@ -24,10 +24,9 @@ from polyshot.training.episodic import (
     Plan,
     train_learner,
 )
-from polyshot.training.metrics import Metrics
 from polyshot.training.validation import class_accuracies, validation_tasks
 
-from ..helpers import CPU
+from ..helpers import CPU, record_in
 
 SHAPE = EpisodeShape(4, 2, 3)
 PLAN = Plan(steps=6, episodes=3, learning_rate=1e-3, shape=SHAPE, augment=Augment())
@@ -189,8 +188,7 @@ def test_the_best_state_is_kept(packs: list[Pack], config: Config, tmp_path: Pat
     plan = replace(PLAN, validate_every=2)
     train = Images(packs, "train", CPU)
     tasks = validation_tasks(Images(packs, "val", CPU), config)
-    metrics, checkpoint = Metrics(tmp_path / "metrics.jsonl"), tmp_path / "probe.pt"
-    best = train_learner("probe", learner, train, tasks, plan, 0, checkpoint, metrics)
+    best = train_learner("probe", learner, train, tasks, plan, 0, record_in(tmp_path))
     assert (best.value, best.number, best.skipped) == (0.75, 4, 0)
     assert torch.equal(learner.base.conv1.weight, learner.seen[1])
     assert not learner.training
@@ -204,8 +202,7 @@ def test_a_learner_that_learns_gets_better(
     learner = Probe(initial_base(config), moves_statistics=True)
     train = Images(packs, "train", CPU)
     tasks = validation_tasks(Images(packs, "val", CPU), config)
-    metrics = Metrics(tmp_path / "metrics.jsonl")
-    train_learner("probe", learner, train, tasks, plan, 0, tmp_path / "probe.pt", metrics)
+    train_learner("probe", learner, train, tasks, plan, 0, record_in(tmp_path))
     step = make(packs, config)
     before = sum(step.loss(number).item() for number in range(PLAN.steps))
     step.module.load_state_dict(learner.state_dict())

@@ -25,10 +25,9 @@ from polyshot.training.growth import (
     own_config,
     retrained_selector,
 )
-from polyshot.training.metrics import Metrics
 from polyshot.training.run import train
 
-from ..helpers import SHAPE, TINY, Interrupt, tasks_of, toy_packs, until_done
+from ..helpers import SHAPE, TINY, Interrupt, record_in, tasks_of, toy_packs, until_done
 
 
 @pytest.fixture(scope="module")
@@ -224,9 +223,7 @@ def test_a_retrained_selector_forgets_nothing_and_knows_the_new(
     config = replace(
         config, selector=replace(config.selector, steps=150, learning_rate=0.02, batch=32)
     )
-    selector, about = retrained_selector(
-        statistics, config, tmp_path / "s.pt", Metrics(tmp_path / "m.jsonl")
-    )
+    selector, about = retrained_selector(statistics, config, record_in(tmp_path))
     picked = selector(checked.tasks).argmax(1)
     assert (picked == torch.arange(3).repeat_interleave(30)).float().mean() > 0.97
     assert about["labels"] == [60, 60, 60] and about["validation"] > 0.77

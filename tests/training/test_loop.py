@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from polyshot.errors import PolyshotError
 from polyshot.training.loop import MOST_SKIPPED, learn
-from polyshot.training.metrics import Metrics
 from polyshot.training.step import Best, Group, Schedule
+
+from ..helpers import record_in
 
 QUICK = Schedule(
     steps=12, optimiser="sgd", learning_rate=0.1, weight_decay=0.01, clip=5.0, validate_every=4
@@ -59,8 +60,7 @@ class Line:
 
 
 def fit(step: Line, folder: Path, schedule: Schedule = QUICK, **more: object) -> Best:
-    checkpoint, metrics = folder / "checkpoint.pt", Metrics(folder / "metrics.jsonl")
-    return learn(step, schedule, checkpoint, metrics, seed=0, **more)  # type: ignore[arg-type]
+    return learn(step, schedule, record_in(folder, **more), seed=0)  # type: ignore[arg-type]
 
 
 def weights(step: Line) -> list[Tensor]:

@@ -13,7 +13,6 @@ from polyshot.data.table import Images
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.models.views import normalise
 from polyshot.training.base import initial_base
-from polyshot.training.metrics import Metrics
 from polyshot.training.modulators import (
     ModulatorStep,
     choose_strength,
@@ -22,7 +21,7 @@ from polyshot.training.modulators import (
 )
 from polyshot.training.validation import source_sampler, validation_tasks
 
-from ..helpers import CPU
+from ..helpers import CPU, record_in
 
 
 def make(packs: list[Pack], config: Config, resident: bool = True) -> ModulatorStep:
@@ -67,9 +66,9 @@ def test_decay_pulls_towards_the_identity_and_the_base_stays(
         before = [tensor.clone() for tensor in base.state_dict().values()]
         val = validation_tasks(Images(packs, "val", CPU), config)
         train = Images(packs, "train", CPU)
-        files = tmp_path / f"{decay}.pt", Metrics(tmp_path / f"{decay}.jsonl")
+        record = record_in(tmp_path / str(decay))
         trained, _, _ = train_modulator(
-            base, train, 0, val[0], replace(config, modulator=own), *files
+            base, train, 0, val[0], replace(config, modulator=own), record
         )
         identity = {"scale": 1.0, "weight": 0.0, "bias": 0.0}
         sizes[decay] = sum(

@@ -14,7 +14,6 @@ from polyshot.models.selector import MemberAttention
 from polyshot.pool.pool import Pool
 from polyshot.predict.rules import rule
 from polyshot.training.base import initial_base
-from polyshot.training.metrics import Metrics
 from polyshot.training.run import train
 from polyshot.training.selector import (
     Examples,
@@ -27,7 +26,7 @@ from polyshot.training.selector import (
 )
 from polyshot.training.validation import validation_tasks
 
-from ..helpers import CPU, SIZE, Steps, from_table, random_pool, same_weights
+from ..helpers import CPU, SIZE, Steps, from_table, random_pool, record_in, same_weights
 
 
 def test_the_best_member_wins_by_accuracy_then_by_likelihood() -> None:
@@ -61,8 +60,7 @@ def test_a_selector_learns_which_member_suits_a_kind_of_task(
     config = replace(
         config, selector=replace(config.selector, steps=150, learning_rate=0.02, batch=32)
     )
-    files = tmp_path / "c.pt", Metrics(tmp_path / "m.jsonl")
-    selector, best = train_selector(learned, checked, config, *files)
+    selector, best = train_selector(learned, checked, config, record_in(tmp_path))
     assert best.value > 0.78
     assert not selector.training
     assert (selector(checked.tasks).argmax(1) == kind[200:]).float().mean() > 0.95
@@ -120,11 +118,9 @@ def made_up(members: int, seed: int) -> Sights:
 
 def test_it_learns_whom_to_listen_to(tmp_path: Path, config: Config) -> None:
     own = replace(config.selector, steps=150, batch=32, learning_rate=0.01, validate_every=50)
-    metrics = Metrics(tmp_path / "metrics.jsonl")
     attention, best = train_attention(
-        made_up(3, 0), made_up(3, 1), replace(config, selector=own), tmp_path / "a.pt", metrics
+        made_up(3, 0), made_up(3, 1), replace(config, selector=own), record_in(tmp_path)
     )
-    metrics.close()
     assert best.value > 0.85
     more = made_up(6, 2)  # a pool that has grown
     mixed = torch.einsum("tm,tmwqv->twqv", attention(more.prototypes), more.logits)
