@@ -5,6 +5,7 @@ First the weights of M members for E tasks, [E, M], on the CPU; then the rules t
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -203,13 +204,19 @@ def _looked_at_by_blend(pool: Pool) -> list[int]:
     return _all_members(pool) if pool.selector is None else [0]
 
 
-def _single(name: str, about: str, member: int) -> Rule:
-    def weights(pool: Pool, tasks: Tasks) -> Tensor:
-        result = torch.zeros(len(tasks), len(pool.members))
-        result[:, member] = 1.0
-        return result
+def _alone(member: int, pool: Pool, tasks: Tasks) -> Tensor:
+    result = torch.zeros(len(tasks), len(pool.members))
+    result[:, member] = 1.0
+    return result
 
-    return Rule(name, about, weights, lambda _: [member])
+
+def _only(member: int, _: Pool) -> list[int]:
+    return [member]
+
+
+def _single(name: str, about: str, member: int) -> Rule:
+    # No functions of its own: a fitted classifier, and with it its rule, can be pickled.
+    return Rule(name, about, partial(_alone, member), partial(_only, member))
 
 
 def _needs_selector(pool: Pool) -> None:
