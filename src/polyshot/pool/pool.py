@@ -179,18 +179,20 @@ class Pool:
         wanted = range(len(self.members)) if members is None else members
         self._check_images(images)
         table = Table.of(images if ids is None else images[ids], self.device, self.views, batch)
-        total, done = len(wanted) * table.count, 0
+        total, done, told = len(wanted) * table.count, 0, 0
 
         def count(_: str, images_done: int, __: int) -> None:
-            if report:
-                report("embed", done + images_done, total)
+            nonlocal told
+            if report and done + images_done > told:
+                told = done + images_done
+                report("embed", told, total)
 
         table.report = count
         rows = []
         for member in wanted:
             rows.append(table.embed(self.network(member)).cpu())
             done += table.count
-            count("", 0, 0)
+            count("", 0, 0)  # the base, asked for again, need not run
         return torch.stack(rows)
 
     def task_weights(self, tasks: Tensor) -> Tensor:
