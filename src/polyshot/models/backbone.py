@@ -209,10 +209,9 @@ def find_layers(network: nn.Module, image: Tensor) -> list[Site]:
         if isinstance(module, wanted)
     ]
     training = network.training
-    device = next(network.parameters()).device
     try:
         with torch.no_grad():
-            network.eval()(image.to(device))
+            network.eval()(image.to(next(network.parameters())))
     finally:
         network.train(training)
         for hook in hooks:
