@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.func import functional_call
 
 from polyshot.models.backbone import Act, Site, affine, layers_of, walk_through
 
@@ -62,14 +63,16 @@ class KernelAct(Act):
 
     def layer(self, own: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """Apply each task's kernel to its images: [E * B, C, H, W] -> [E * B, outputs, H', W']."""
-        tasks, bias = len(self.kernel), self.base.get_submodule(self.site.layer).bias
+        tasks, own_layer = len(self.kernel), self.base.get_submodule(self.site.layer)
+        bias = own_layer.bias
         if self.site.axis == -1:
             y = torch.bmm(x.reshape(tasks, -1, self.site.inputs), self.kernel.mT)
             y = y.view(*x.shape[:-1], -1)
             return y + bias if isinstance(bias, Tensor) else y
         rows = x.permute(0, 2, 3, 1)
         rows = rows.reshape(tasks, -1, *rows.shape[1:])  # [E, B, H, W, C]
-        y = _convolve(rows, self.kernel, self.site.stride[0], self.patches)
+        assert isinstance(own_layer, nn.Conv2d)
+        y = _convolve(rows, self.kernel, own_layer, self.patches)
         y = y.flatten(0, 1).permute(0, 3, 1, 2)
         return y + bias.view(1, -1, 1, 1) if isinstance(bias, Tensor) else y
 
@@ -81,20 +84,33 @@ class KernelAct(Act):
         return torch.addcmul(shift.to(y.dtype).view(sizes), y, slope.to(y.dtype).view(sizes))
 
 
-def _convolve(x: Tensor, kernel: Tensor, stride: int, patches: bool) -> Tensor:
-    if not patches:
-        return torch.stack([_plain(x[task], kernel[task], stride) for task in range(len(kernel))])
+def _convolve(x: Tensor, kernel: Tensor, layer: nn.Conv2d, patches: bool) -> Tensor:
+    if not (patches and _cuts(layer)):
+        return torch.stack([_plain(x[task], kernel[task], layer) for task in range(len(kernel))])
     if torch.is_autocast_enabled(x.device.type):
         kind = torch.get_autocast_dtype(x.device.type)
         x, kernel = x.to(kind), kernel.to(kind)
+    stride = layer.stride[0]
     result: Tensor = _Convolution.apply(x, kernel, stride)  # type: ignore[no-untyped-call]
     return result
 
 
-def _plain(x: Tensor, kernel: Tensor, stride: int) -> Tensor:
+def _cuts(layer: nn.Conv2d) -> bool:
+    """Tell whether patches are cut as this layer reads them: around each place, at every stride."""
+    side = layer.kernel_size[0]
+    square = layer.kernel_size == (side, side) and layer.stride[0] == layer.stride[1]
+    centred = side % 2 == 1 and layer.padding == (side // 2, side // 2)
+    usual = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
+    return square and centred and usual and type(layer) is nn.Conv2d
+
+
+def _plain(x: Tensor, kernel: Tensor, layer: nn.Conv2d) -> Tensor:
     """Convolve the images [B, H, W, C] of one task with its kernel [outputs, k, k, inputs]."""
-    first, second = x.permute(0, 3, 1, 2), kernel.permute(0, 3, 1, 2)
-    return F.conv2d(first, second, None, stride, kernel.shape[1] // 2).permute(0, 2, 3, 1)
+    weights = {"weight": kernel.permute(0, 3, 1, 2)}
+    if layer.bias is not None:  # added for all tasks together
+        weights["bias"] = torch.zeros_like(layer.bias)
+    result: Tensor = functional_call(layer, weights, (x.permute(0, 3, 1, 2),))
+    return result.permute(0, 2, 3, 1)
 
 
 class _Convolution(torch.autograd.Function):
