@@ -20,7 +20,7 @@ from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack
 from polyshot.data.table import Images
 from polyshot.errors import PolyshotError
-from polyshot.models.backbone import fused, state_hash
+from polyshot.models.backbone import fused, state_hash, tensor_state
 from polyshot.models.views import MEAN, STD, Views, normalise, over_views
 from polyshot.util.device import bf16_on, in_parts
 from polyshot.util.files import new_file, write_array
@@ -175,7 +175,7 @@ def for_prediction(network: nn.Module) -> nn.Module:
     """
     if getattr(network, "for_prediction", False):
         return network
-    state = tuple((id(t), t._version) for t in (*network.parameters(), *network.buffers()))
+    state = tensor_state(network)
     known = _READY.get(network)
     if known is None or known[0] != state:
         ready = fused(network)
@@ -184,8 +184,7 @@ def for_prediction(network: nn.Module) -> nn.Module:
     return known[1]
 
 
-_READY: WeakKeyDictionary[nn.Module, tuple[tuple[tuple[int, int], ...], nn.Module]]
-_READY = WeakKeyDictionary()
+_READY: WeakKeyDictionary[nn.Module, tuple[object, nn.Module]] = WeakKeyDictionary()
 
 
 def network_hash(network: nn.Module) -> str:

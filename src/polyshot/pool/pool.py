@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from polyshot.config import AdaptationConfig, with_old_names
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, join_names
-from polyshot.models.backbone import channels_last, state_hash
+from polyshot.models.backbone import channels_last, state_hash, tensor_state
 from polyshot.models.heads import Metric
 from polyshot.models.modulators import Kind, Modulator, fold
 from polyshot.models.resnet import ResNet, ResNetConfig
@@ -150,17 +150,20 @@ class Pool:
     def network(self, member: int) -> nn.Module:
         """Return a member as a plain network for prediction, its modulator folded in.
 
-        Always the same object; a member of strength 0 is the base itself, and need not run again.
+        The same object as long as its weights stay; a member of strength 0 is the base itself, and
+        need not run again.
         """
         name = self.members[member]
         if member == 0 or not self.strengths[name]:
             return for_prediction(self.base)
-        known = _NETWORKS.setdefault(self, {})
-        if name not in known:
-            known[name] = for_prediction(
-                fold(self.base, self.modulators[name], self.strengths[name])
-            )
-        return known[name]
+        modulator, strength = self.modulators[name], self.strengths[name]
+        networks = _NETWORKS.setdefault(self, {})
+        state = strength, tensor_state(self.base, modulator)
+        known = networks.get(name)
+        if known is None or known[0] != state:
+            folded = for_prediction(fold(self.base, modulator, strength))
+            known = networks[name] = state, folded
+        return known[1]
 
     def embed(
         self,
@@ -317,5 +320,5 @@ class Pool:
             )
 
 
-_NETWORKS: WeakKeyDictionary[Pool, dict[str, nn.Module]] = WeakKeyDictionary()
+_NETWORKS: WeakKeyDictionary[Pool, dict[str, tuple[object, nn.Module]]] = WeakKeyDictionary()
 """Folded members of pools, made when they are first asked for."""
