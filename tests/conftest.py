@@ -1,27 +1,18 @@
-"""Images and domains that tests share."""
+"""Fixtures that tests share; what they build on is in helpers.py."""
 
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-from polyshot.data.pack import Domain
-from polyshot.data.splits import ClassSplit
+from tests.helpers import picture
 
 # A shell starts its background jobs deaf to Ctrl-C, and their children inherit that: tests of
 # interrupts must not depend on how the suite was started.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def picture(seed: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
-    """A smooth random picture: noise would compress badly and resize to grey."""
-    small = np.random.default_rng(seed).integers(0, 256, (4, 5, 3), dtype=np.uint8)
-    return Image.fromarray(small).resize(size, Image.Resampling.BILINEAR)
 
 
 @pytest.fixture
@@ -38,25 +29,6 @@ def image_folder(tmp_path: Path) -> Callable[..., Path]:
         return root
 
     return make
-
-
-def make_domain(sizes: list[int], group_size: int = 0, name: str = "d") -> Domain:
-    """A domain without pixels whose classes, all of them test classes, have the sizes given."""
-    labels = np.repeat(np.arange(len(sizes)), sizes)
-    groups = np.arange(len(labels)) // group_size if group_size else None
-    if groups is not None:  # a group lies within one class
-        groups = np.unique(np.stack([labels, groups]), axis=1, return_inverse=True)[1].astype(
-            np.int64
-        )
-    names = tuple(f"class {i}" for i in range(len(sizes)))
-    split = ClassSplit((), (), tuple(range(len(sizes))), rule="file")
-    return Domain(name, names, labels.astype(np.int64), groups, split=split)
-
-
-SHARED = Path(__file__).parents[1].parent / "shared" / "data"
-needs_shared = pytest.mark.skipif(
-    not SHARED.is_dir(), reason="the real images of ../shared/data are not on this machine"
-)
 
 
 @pytest.fixture(scope="module")

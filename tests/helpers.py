@@ -1,42 +1,377 @@
-"""What several test files share: no test file imports from another one."""
+"""What tests build on; no test file imports from another."""
 
+import copy
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
 
 from polyshot.config import AdaptationConfig, BaseConfig, Config, ModulatorConfig, SelectorConfig
 from polyshot.data.episodes import EpisodeSampler
-from polyshot.data.pack import Pack
+from polyshot.data.pack import Domain, Pack
 from polyshot.data.shapes import EpisodeShape
+from polyshot.data.splits import ClassSplit
 from polyshot.data.table import Images
 from polyshot.data.toy.packs import draw_packs
-from polyshot.models.resnet import ResNetConfig
+from polyshot.models.backbone import sites_of
+from polyshot.models.heads import Metric
+from polyshot.models.modulators import Kind, Modulator
+from polyshot.models.resnet import ResNet, ResNetConfig
+from polyshot.models.selector import MemberAttention, Selector, task_embedding
+from polyshot.models.views import Views, normalise
+from polyshot.pool.pool import Pool
+from polyshot.predict.predict import predict_tasks
+from polyshot.predict.rules import rule
 from polyshot.tasks import Table, Tasks, draw_tasks
 from polyshot.training.loop import Record
 from polyshot.training.metrics import Metrics
 from polyshot.training.training_run import TrainingRun
 from polyshot.util.progress import Progress
 
-from .conftest import make_domain
-from .models.reference import (  # noqa: F401 (of the section above, until it is here)
-    assert_near,
-    copied,
-    explicit,
-    random_base,
-    random_modulator,
-    same_states,
+# --- networks, pools and tasks
+
+CPU = torch.device("cpu")
+SMALL = ResNetConfig(width=4, stem="small/2")
+SIZE = 16
+NAMES = ("one", "two", "off")
+MEMBERS = 1 + len(NAMES)
+
+
+def random_base(config: ResNetConfig = SMALL, seed: int = 0) -> ResNet:
+    """A base in evaluation mode with random weights, affine maps and statistics."""
+    torch.manual_seed(seed)
+    return randomised(ResNet(config))
+
+
+def randomised(network: nn.Module) -> nn.Module:
+    """Give a network's norms random affine maps and statistics; it is in evaluation mode then."""
+    for name, tensor in network.eval().state_dict().items():
+        if name.endswith("running_var"):
+            tensor.uniform_(0.2, 3.0)
+        elif name.endswith("running_mean") or (tensor.ndim == 1 and name.endswith("bias")):
+            tensor.normal_(0, 0.5)
+        elif tensor.ndim == 1:
+            tensor.normal_(1, 0.3)
+    return network
+
+
+@cache
+def _sites(config: ResNetConfig) -> tuple[object, ...]:
+    return tuple(sites_of(ResNet(config)))
+
+
+def fresh_modulator(of: ResNetConfig | nn.Module, kind: Kind = "conv1x1") -> Modulator:
+    """A modulator that changes nothing yet, for a network or for any ResNet of a config."""
+    return Modulator(sites_of(of) if isinstance(of, nn.Module) else _sites(of), kind)  # type: ignore[arg-type]
+
+
+def random_modulator(of: ResNetConfig | nn.Module, kind: Kind, seed: int = 1) -> Modulator:
+    """A modulator far from the identity."""
+    modulator = fresh_modulator(of, kind)
+    torch.manual_seed(seed)
+    for parameter in modulator.parameters():
+        parameter.data += torch.rand_like(parameter) - 0.5  # scales stay away from 0
+    return modulator
+
+
+def gentle_modulator(
+    of: ResNetConfig | nn.Module, kind: Kind, seed: int = 1, kept: float = 0.4
+) -> Modulator:
+    """A modulator that is not so far from the base that embeddings explode."""
+    modulator = random_modulator(of, kind, seed)
+    with torch.no_grad():
+        for name, parameter in modulator.named_parameters():
+            parameter.lerp_(torch.full_like(parameter, float(name.endswith("scale"))), 1 - kept)
+    return modulator
+
+
+def mixed_modulator(modulators: Sequence[Modulator], shares: Sequence[float] | Tensor) -> Modulator:
+    """The weighted sum of modulators, one parameter after the other; the rest is the identity."""
+    result = copy.deepcopy(modulators[0])
+    with torch.no_grad():
+        for name, parameter in result.named_parameters():
+            identity = torch.full_like(parameter, float(name.endswith("scale")))
+            moves = [
+                float(share) * (each.get_parameter(name) - identity)
+                for each, share in zip(modulators, shares, strict=True)
+            ]
+            parameter.copy_(identity + sum(moves))
+    return result
+
+
+def explicit(base: ResNet, modulator: Modulator, images: Tensor, strength: float) -> Tensor:
+    """The reference: the member with its modulator as extra operations, nothing folded."""
+    own = dict(modulator.named_parameters())
+
+    def conv_bn(at: str, i: int, x: Tensor) -> Tensor:
+        conv, bn = base.get_submodule(f"{at}.conv{i}"), base.get_submodule(f"{at}.bn{i}")
+        key = f"{at}.conv{i}"
+        if modulator.kind == "conv1x1":
+            extra = F.conv2d(x, own[f"{key}.weight"], own[f"{key}.bias"], stride=conv.stride)
+            return bn(conv(x) + strength * extra)
+        scale = 1 + strength * (own[f"{key}.scale"] - 1)
+        return scale[:, None, None] * bn(conv(x)) + strength * own[f"{key}.bias"][:, None, None]
+
+    x = base.maxpool(torch.relu(base.bn1(base.conv1(images))))
+    for stage in (1, 2, 3, 4):
+        for i in (0, 1):
+            at = f"layer{stage}.{i}"
+            y = torch.relu(conv_bn(at, 1, x))
+            x = torch.relu(conv_bn(at, 2, y) + base.get_submodule(at).downsample(x))
+    return F.adaptive_avg_pool2d(x, 1).flatten(1)
+
+
+def random_pool(
+    kind: Kind = "conv1x1",
+    metric: Metric = "cosine",
+    adaptation: AdaptationConfig | None = None,
+    selector: bool = True,
+) -> Pool:
+    """A pool of the members base, one, two (of strength 0.5) and off (of strength 0)."""
+    modulators = {name: gentle_modulator(SMALL, kind, i, 0.3) for i, name in enumerate(NAMES)}
+    torch.manual_seed(5)
+    chooser = Selector(SMALL.dim, MEMBERS, hidden=16)
+    typical = task_embedding(random_embeddings(7, episodes=50)[0][0])
+    chooser.standardise(F.normalize(typical, dim=-1))  # now it is undecided
+    attention = MemberAttention(SMALL.dim, hidden=8)
+    with torch.no_grad():  # far from treating all members alike
+        for layer in (attention.ask, attention.key):
+            layer.weight.mul_(8)
+    return Pool(
+        config=SMALL,
+        size=SIZE,
+        kind=kind,
+        metric=metric,
+        base=random_base(SMALL),
+        modulators=modulators,
+        strengths={"one": 1.0, "two": 0.5, "off": 0.0},
+        selector=chooser if selector else None,
+        unit_input=True,
+        scales=[10.0, 8.0, 12.0, 10.0] if metric == "cosine" else [0.2, 0.1, 0.3, 0.2],
+        adaptation=adaptation or AdaptationConfig(steps=15),
+        about={"measured": {"one": 0.5}, "note": "Übung"},
+        urt=attention,
+    )
+
+
+@cache
+def shared_pool(
+    kind: Kind = "conv1x1", metric: Metric = "cosine", adaptation: AdaptationConfig | None = None
+) -> Pool:
+    """The same as `random_pool`, made once: for tests that leave it as it is."""
+    return random_pool(kind, metric, adaptation)
+
+
+def random_embeddings(
+    seed: int = 0, way: int = 4, shot: int = 3, queries: int = 6, episodes: int = 5
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Overlapping classes as each member of `random_pool` might see them, with uneven shots.
+
+    Support [M, E, W, S, d], queries [M, E, Q, d], mask [E, W, S].
+    """
+    draw = torch.Generator().manual_seed(seed)
+    dim = SMALL.dim
+    centres = torch.randn(MEMBERS, episodes, way, 1, dim, generator=draw).abs()
+    noise = torch.randn(MEMBERS, episodes, way, shot, dim, generator=draw)
+    query = torch.randn(MEMBERS, episodes, queries, dim, generator=draw).abs()
+    mask = torch.rand(episodes, way, shot, generator=draw) < 0.7
+    mask[..., 0] = True
+    support = (centres + 0.8 * noise).relu()
+    support[3], query[3] = support[0], query[0]  # of strength 0: the base
+    return support, query, mask
+
+
+def embedded_tasks(pool: Pool, seed: int = 0, **shape: int) -> Tasks:
+    """Tasks of `random_embeddings` without images, for the members of a pool."""
+    return keep_embeddings(pool, *random_embeddings(seed, **shape))
+
+
+def keep_embeddings(
+    pool: Pool, support: Tensor, query: Tensor, mask: Tensor | None = None
+) -> Tasks:
+    """Make tasks of embeddings [M, E, W, S, d] and [M, E, Q, d]; what is masked lies nowhere."""
+    members, episodes, way, shot = support.shape[:4]
+    count = episodes * way * shot
+    places = torch.arange(count).view(episodes, way, shot)
+    questions = count + torch.arange(episodes * query.shape[2]).view(episodes, -1)
+    table = Table(None, count + questions.numel(), CPU)
+    for member in range(members):
+        flat = torch.cat([support[member].flatten(0, 2), query[member].flatten(0, 1)])
+        table.keep(pool.network(member), flat)
+    return Tasks(table, questions, places if mask is None else places.where(mask, -1), mask)
+
+
+def random_tasks(
+    seed: int = 0,
+    way: int = 4,
+    shot: int = 3,
+    queries: int = 5,
+    episodes: int = 3,
+    mask: Tensor | None = None,
+    views: Views = "one",
+    size: int = SIZE,
+) -> Tasks:
+    """Tasks of noisy colours on a table of images; `queries` of each class, class by class."""
+    draw = torch.Generator().manual_seed(seed)
+    each = shot + queries
+    colours = 255 * torch.rand(episodes, way, 1, 3, 1, 1, generator=draw)
+    noise = 60 * torch.randn(episodes, way, each, 3, size, size, generator=draw)
+    images = (colours + noise).clamp(0, 255).byte().flatten(0, 2)
+    places = torch.arange(len(images)).view(episodes, way, each)
+    support, query = places[:, :, :shot], places[:, :, shot:].flatten(1)
+    if mask is not None:
+        support = support.where(mask, -1)
+    return Tasks(Table.of(images, CPU, views), query, support, mask)
+
+
+def uneven(episodes: int = 3, way: int = 4, shot: int = 3) -> Tensor:
+    """A mask [E, W, S]: a class of one image in the first task, fewer of each in the second."""
+    mask = torch.ones(episodes, way, shot, dtype=torch.bool)
+    mask[0, 1, 1:] = False
+    mask[1, :, 2:] = False
+    return mask
+
+
+def answers(pool: Pool, tasks: Tasks, name: str, adaptation: str = "none") -> Tensor:
+    """Probabilities [E, Q, W] of one rule."""
+    return predict_tasks(pool, tasks, [rule(name, pool)], adaptation).probabilities[0]
+
+
+@contextmanager
+def in_double() -> Iterator[None]:
+    """Compute in float64, images included."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def double_pool(pool: Pool) -> Pool:
+    """A copy of a pool in float64."""
+    result = copy.deepcopy(pool)
+    for module in (result.base, result.selector, result.urt, *result.modulators.values()):
+        if module is not None:
+            module.double()
+    return result
+
+
+def assert_near(a: Tensor, b: Tensor, relative: float = 1e-4) -> None:
+    """Compare up to a share of the largest entry."""
+    assert a.shape == b.shape
+    # 0.1: an embedding may be all but zero, its activations inside are not
+    assert (a - b).abs().max() <= relative * (b.abs().max() + 0.1)
+
+
+def same_states(a: nn.Module, b: dict[str, Tensor]) -> bool:
+    """Tell whether a module's tensors are those, to the bit."""
+    return all(torch.equal(tensor, b[name]) for name, tensor in a.state_dict().items())
+
+
+def copied(module: nn.Module) -> dict[str, Tensor]:
+    """A module's tensors as they are now."""
+    return {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+
+# --- pictures and a pool that tells their colours apart
+
+COLOURS = {"red": (220, 40, 40), "green": (30, 180, 60), "blue": (30, 60, 210)}
+COLOUR_CONFIG = ResNetConfig(width=8, stem="small/2")
+COLOUR_RULES = ["auto", "select", "average", "sum", "blend", "base", "member:cars"]
+
+
+@cache
+def colour_pool(metric: Metric = "cosine", choice: int = 1, start: str = "prototypes") -> Pool:
+    """A pool with random weights whose selector always chooses one member: leave it as it is."""
+    torch.manual_seed(0)
+    selector = Selector(COLOUR_CONFIG.dim, 3, hidden=8)
+    nn.init.zeros_(selector.output.weight)
+    selector.output.bias.data = 5.0 * F.one_hot(torch.tensor(choice), 3)
+    base = ResNet(COLOUR_CONFIG)
+    # Batch norm's statistics from images like those of the tests: features then differ by colour.
+    noise = torch.rand(64, 3, 1, 1).expand(-1, -1, SIZE, SIZE) + 0.1 * torch.randn(
+        64, 3, SIZE, SIZE
+    )
+    with torch.no_grad():
+        for _ in range(15):
+            base.train()(normalise(noise.clamp(0, 1)))
+    modulators = {
+        name: random_modulator(COLOUR_CONFIG, "channel", i)
+        for i, name in ((1, "birds"), (2, "cars"))
+    }
+    return Pool(
+        COLOUR_CONFIG,
+        SIZE,
+        "channel",
+        metric,
+        base,
+        modulators,
+        {"birds": 0.5, "cars": 0.75},
+        selector,
+        True,
+        [10.0, 11.0, 12.0] if metric == "cosine" else [0.1, 0.11, 0.12],
+        adaptation=AdaptationConfig(start=start, steps=20, updates=3),  # type: ignore[arg-type]
+    )
+
+
+def coloured(label: str, seed: int, size: tuple[int, int] = (23, 19)) -> Image.Image:
+    """A picture of a colour with noise on it: even a random network tells the colours apart."""
+    noise = np.random.default_rng(seed).normal(0, 10, (size[1], size[0], 3))
+    return Image.fromarray(np.clip(noise + COLOURS[label], 0, 255).astype(np.uint8))
+
+
+def examples(*shots: int, first: int = 0) -> tuple[list[Image.Image], list[str]]:
+    """So many pictures of each colour, and their names."""
+    labels = [label for label, count in zip(COLOURS, shots, strict=False) for _ in range(count)]
+    return [coloured(label, first + i) for i, label in enumerate(labels)], labels
+
+
+def picture(seed: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
+    """A smooth random picture: noise would compress badly and resize to grey."""
+    small = np.random.default_rng(seed).integers(0, 256, (4, 5, 3), dtype=np.uint8)
+    return Image.fromarray(small).resize(size, Image.Resampling.BILINEAR)
+
+
+def pictures(count: int = 7, size: int = SIZE) -> NDArray[np.uint8]:
+    """Random pixels, uint8 [n, 3, size, size]."""
+    return np.random.default_rng(0).integers(0, 256, (count, 3, size, size), dtype=np.uint8)
+
+
+# --- domains
+
+
+def make_domain(sizes: list[int], group_size: int = 0, name: str = "d") -> Domain:
+    """A domain without pixels whose classes, all of them test classes, have the sizes given."""
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    groups = np.arange(len(labels)) // group_size if group_size else None
+    if groups is not None:  # a group lies within one class
+        groups = np.unique(np.stack([labels, groups]), axis=1, return_inverse=True)[1].astype(
+            np.int64
+        )
+    names = tuple(f"class {i}" for i in range(len(sizes)))
+    split = ClassSplit((), (), tuple(range(len(sizes))), rule="file")
+    return Domain(name, names, labels.astype(np.int64), groups, split=split)
+
+
+SHARED = Path(__file__).parents[1].parent / "shared" / "data"
+needs_shared = pytest.mark.skipif(
+    not SHARED.is_dir(), reason="the real images of ../shared/data are not on this machine"
 )
-from .pools import SIZE, SMALL, random_pool  # noqa: F401
+
 
 # --- configs, packs and trainings
 
-CPU = torch.device("cpu")
 SHAPE = EpisodeShape(5, 2, 3)
 ONE_SHOT = EpisodeShape(5, 1, 3)
 TINY = Config(
@@ -168,3 +503,29 @@ def until_done(work: Callable[[], Made]) -> tuple[Made, int]:
             return work(), interruptions
         except KeyboardInterrupt:
             interruptions += 1
+
+
+# --- commands of README and docs, made short
+
+QUICK = (
+    " --set size=24 --set model.width=8 --set base.steps=6 --set base.batch=32 --set base.warm_up=1"
+    " --set base.validate_every=3 --set modulator.steps=2 --set modulator.episodes=1"
+    " --set modulator.validate_every=1 --set selector.steps=10 --set selector.tasks=10"
+    " --set validation_episodes=5"
+)
+SHORTEST = (
+    " --episodes 2 --slow-episodes 2 --shots 5 --sources glyphs,signs --targets glyphs"
+    " --set finetune.epochs=2 --set finetune-all.steps=1 --set protomaml.more_steps=1"
+    # torch 2.13 crashes on a CPU in gradients of narrower networks with 75 images on two threads
+    " --set model.width=16"
+)
+SHORTER = {
+    "polyshot demo": QUICK + " --episodes 5",
+    "polyshot train": QUICK,
+    "polyshot reproduce": QUICK + SHORTEST,
+    # Of several that look five times and learn a network, the first does so.
+    "polyshot classify --support photos/ --query new/ --out": " --views one --adaptation head",
+    "polyshot evaluate photos/": " --views one --episodes 20",
+    "polyshot classify --support example/support": " --views one --adaptation head",
+    "polyshot evaluate example/support": " --views one --episodes 20",
+}

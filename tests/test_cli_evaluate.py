@@ -12,8 +12,7 @@ from polyshot.evaluation.evaluate import evaluate
 from polyshot.evaluation.results import read_results
 from polyshot.experiments.report.tables import accuracy_tables
 from polyshot.pool.pool import Pool
-
-from .helpers import SIZE, pack_of, random_pool
+from tests.helpers import SIZE, pack_of, random_pool
 
 SIZES = {"uneven": [6, 9, 12, 7, 20, 8, 15, 5], "few": [9, 9, 9, 9]}
 

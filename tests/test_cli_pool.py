@@ -27,9 +27,7 @@ from polyshot.evaluation.evaluate import evaluate
 from polyshot.evaluation.results import Result, read_results
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.pool.pool import Pool
-
-from .conftest import picture
-from .pools import random_pool
+from tests.helpers import picture, random_pool
 
 MODEL = ResNetConfig(width=8, stem="small/2")
 SMALL = {

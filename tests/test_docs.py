@@ -17,15 +17,11 @@ from polyshot.cli import app
 from polyshot.data import importer
 from polyshot.data.importer import ImportOptions, import_source
 from polyshot.data.toy.packs import draw_example
-from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import METHODS, find_methods
 from polyshot.pool.default import VARIABLE
 from polyshot.pool.pool import Pool
-from polyshot.predict.readout import predict
 from polyshot.predict.rules import RULES
-
-from .pools import random_pool, random_tasks
-from .test_readme import SHORTER
+from tests.helpers import SHORTER, answers, embedded_tasks, from_table, random_pool
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -109,7 +105,8 @@ def test_the_modulator() -> None:
 def test_the_rule() -> None:
     try:
         extension(2, "apart")
-        chances = predict(random_pool(), random_tasks(), "apart")
+        pool = random_pool()
+        chances = answers(pool, embedded_tasks(pool), "apart")
         torch.testing.assert_close(chances.sum(-1), torch.ones(chances.shape[:-1]))
     finally:
         RULES.pop("apart", None)
@@ -121,7 +118,7 @@ def test_the_method() -> None:
         (method,) = find_methods(["pixels"])
         images = torch.randint(0, 256, (20, 3, 16, 16), dtype=torch.uint8)
         support, query = torch.arange(12).view(2, 3, 2), torch.arange(12, 20).view(2, 4)
-        tasks = ImageTasks(lambda wanted: images[wanted], 20, support, query)
+        tasks = from_table(images, support, query)
         chances = method.fit(None, {}).predict(tasks)  # type: ignore[arg-type]
         assert chances.shape == (2, 4, 3)
         torch.testing.assert_close(chances.sum(-1), torch.ones(2, 4))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .pools import random_pool
+from tests.helpers import random_pool
 
 FOLDER = Path(__file__).parents[1] / "examples"
 QUICK = [

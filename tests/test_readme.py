@@ -11,32 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import picture
+from tests.helpers import SHORTER, picture
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-QUICK = (
-    " --set size=24 --set model.width=8 --set base.steps=6 --set base.batch=32 --set base.warm_up=1"
-    " --set base.validate_every=3 --set modulator.steps=2 --set modulator.episodes=1"
-    " --set modulator.validate_every=1 --set selector.steps=10 --set selector.tasks=10"
-    " --set validation_episodes=5"
-)
-SHORTEST = (
-    " --episodes 2 --slow-episodes 2 --shots 5 --sources glyphs,signs --targets glyphs"
-    " --set finetune.epochs=2 --set finetune-all.steps=1 --set protomaml.more_steps=1"
-    # torch 2.13 crashes on a CPU in gradients of narrower networks with 75 images on two threads
-    " --set model.width=16"
-)
-SHORTER = {
-    "polyshot demo": QUICK + " --episodes 5",
-    "polyshot train": QUICK,
-    "polyshot reproduce": QUICK + SHORTEST,
-    # Of several that look five times and learn a network, the first does so.
-    "polyshot classify --support photos/ --query new/ --out": " --views one --adaptation head",
-    "polyshot evaluate photos/": " --views one --episodes 20",
-    "polyshot classify --support example/support": " --views one --adaptation head",
-    "polyshot evaluate example/support": " --views one --episodes 20",
-}
 
 
 def blocks(language: str) -> list[str]:

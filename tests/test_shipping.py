@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file
 
-from polyshot.classifier.classifier import label_files
+from polyshot.classifier.label import label_files
 from polyshot.config import override, preset, to_dict
 from polyshot.data.pack import Pack
 from polyshot.data.toy.packs import SIDES, draw_example, draw_packs
@@ -28,8 +28,8 @@ from polyshot.pool import default
 from polyshot.pool.files import FORMAT, modulator_file
 from polyshot.pool.pool import Pool
 from polyshot.pool.precision import FACTOR, SHAPE, Precision, from_stored, to_stored
+from tests.helpers import NAMES, SIZE, random_pool
 
-from .pools import NAMES, SIZE, random_pool
 from .test_cli_pool import done, refused
 
 ROOT = Path(__file__).parents[1]

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from polyshot.data.images import BadImage, decode
-from tests.conftest import picture
+from tests.helpers import picture
 
 
 def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:

@@ -26,7 +26,7 @@ from polyshot.data.importer import ImportOptions, import_source
 from polyshot.data.pack import Pack
 from polyshot.data.readers import ReadOptions
 from polyshot.errors import PolyshotError
-from tests.conftest import SHARED, needs_shared, picture
+from tests.helpers import SHARED, needs_shared, picture
 
 SMALL = ImportOptions(size=16)
 MakeFolder = Callable[..., Path]

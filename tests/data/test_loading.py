@@ -16,7 +16,7 @@ from PIL import Image
 from polyshot.data.images import decode, load_images
 from polyshot.data.readers.examples import read_queries, read_support
 from polyshot.errors import PolyshotError
-from tests.conftest import picture
+from tests.helpers import picture
 
 SIZE = 16
 

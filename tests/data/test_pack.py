@@ -13,7 +13,7 @@ from polyshot.data.importer import ImportOptions, import_source
 from polyshot.data.pack import Domain, Pack, PackWriter, find_packs, open_packs
 from polyshot.data.splits import ClassSplit
 from polyshot.errors import PolyshotError
-from tests.conftest import make_domain
+from tests.helpers import make_domain
 
 
 @pytest.fixture

@@ -28,8 +28,7 @@ from polyshot.pool.pool import Pool
 from polyshot.predict.predict import Answers, predict_tasks
 from polyshot.predict.rules import rule
 from polyshot.tasks import EmbeddingCache, Table, Tasks
-
-from ..helpers import CPU, SIZE, SMALL, from_table, make_domain, pack_of, random_pool, toy_packs
+from tests.helpers import CPU, SIZE, SMALL, from_table, make_domain, pack_of, random_pool, toy_packs
 
 SHAPE = EpisodeShape(way=3, shot=2, queries=4)
 VARIABLE = VariableShape(min_way=5, max_way=8, max_queries=3, max_support=40)

@@ -20,8 +20,7 @@ from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.pool.pool import Pool
 from polyshot.tasks import Tasks
 from polyshot.training.training_run import TrainingRun
-
-from ..helpers import CPU, SHAPE, TINY, toy_packs
+from tests.helpers import CPU, SHAPE, TINY, toy_packs
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,7 @@ from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape, VariableShape
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.targets import Shape, Target
-
-from ..helpers import CPU, ONE_SHOT, SHAPE, pack_of, toy_packs
+from tests.helpers import CPU, ONE_SHOT, SHAPE, pack_of, toy_packs
 
 VARIABLE = VariableShape(min_way=5, max_way=8, max_queries=3, max_support=40)
 

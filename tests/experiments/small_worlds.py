@@ -12,8 +12,7 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.experiments.jobs import Request
 from polyshot.experiments.run import Summary, reproduce
 from polyshot.models.resnet import ResNetConfig
-
-from ..conftest import make_domain
+from tests.helpers import make_domain
 
 SHAPE = EpisodeShape(5, 2, 3)
 ONE_SHOT = EpisodeShape(5, 1, 3)

@@ -11,14 +11,14 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.data.splits import ClassSplit
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.compare import Cell, Row, as_text, label, rows, with_averages
+from polyshot.evaluation.evaluate import member_shares
 from polyshot.evaluation.results import Result
-from polyshot.evaluation.shares import member_shares
 from polyshot.evaluation.stats import interval
 from polyshot.experiments.card import pool_sizes
 from polyshot.experiments.report import figures
 from polyshot.experiments.report.figures import confusion_picture
 from polyshot.experiments.report.paper import paper_sizes
-from tests.pools import SIZE, random_pool
+from tests.helpers import SIZE, random_pool
 
 
 def result(

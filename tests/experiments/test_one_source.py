@@ -17,7 +17,7 @@ from polyshot.experiments.protocols import PROTOCOLS
 from polyshot.experiments.report import write_report
 from polyshot.experiments.run import Summary
 from polyshot.pool.pool import Pool
-from polyshot.training.world import World
+from polyshot.training.training_run import TrainingRun
 
 from .small_worlds import OTHER, SMALL, pack_of, run_grid
 
@@ -99,7 +99,7 @@ def test_a_user_asks_for_another_number(packs: list[Pack], tmp_path: Path) -> No
 
 def test_other_protocols_keep_the_usual_config(packs: list[Pack], tmp_path: Path) -> None:
     run(packs, tmp_path, protocols=["seen", "one-source"], methods=["base"])
-    usual = World(packs, SMALL, tmp_path, torch.device("cpu")).name
+    usual = TrainingRun(packs, SMALL, tmp_path, torch.device("cpu")).name
     names = {folder.name for folder in (tmp_path / "worlds").iterdir()}
     assert usual in names and len(names) == 2
     assert sorted(c["modulator"]["members"] for c in world_configs(tmp_path)) == [0, 1]
@@ -109,7 +109,9 @@ def test_networks_from_scratch_are_shared_with_pools_of_clusters(
     packs: list[Pack], tmp_path: Path
 ) -> None:
     clustered = PROTOCOLS["one-source"].config(SMALL)
-    worlds = [World(packs, each, tmp_path, torch.device("cpu")) for each in (SMALL, clustered)]
+    worlds = [
+        TrainingRun(packs, each, tmp_path, torch.device("cpu")) for each in (SMALL, clustered)
+    ]
     assert worlds[0].name != worlds[1].name
     assert worlds[0].single(0).name == worlds[1].single(0).name
 

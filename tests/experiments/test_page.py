@@ -15,7 +15,7 @@ from polyshot.errors import PolyshotError
 from polyshot.evaluation.compare import Cell, Row, average
 from polyshot.experiments.report.figures import heat_colours
 from polyshot.experiments.report.pages import HeatMap, ResultsPage
-from tests.conftest import picture
+from tests.helpers import picture
 
 VOID = {"meta", "img", "br"}
 NASTY = "<script>alert('x')</script> & \"quotes\" [red]"

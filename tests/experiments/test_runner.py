@@ -17,13 +17,13 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.evaluate import evaluate
 from polyshot.evaluation.results import Result
+from polyshot.experiments import jobs
 from polyshot.experiments.grid import read_grid
 from polyshot.experiments.run import BAR, Summary
-from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import METHODS, Fitted, Method, find_methods
 from polyshot.pool.pool import Pool
-from polyshot.training import grown_world
-from polyshot.training.world import World
+from polyshot.tasks import Tasks
+from polyshot.training.training_run import TrainingRun
 from polyshot.util.locks import locked
 
 from .small_worlds import OTHER, SHAPE, SMALL, pack_of, run_grid, states
@@ -60,7 +60,7 @@ class Fixed(Fitted):
 
     calls = 0
 
-    def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+    def predict(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
         Fixed.calls += len(tasks) == 4  # timing takes other numbers
         return torch.eye(tasks.way)[0].expand(len(tasks), tasks.query.shape[1], -1)
 
@@ -284,7 +284,7 @@ def test_a_method_that_cannot_be_trained_fails_in_all_its_cells(
 ) -> None:
     fits = []
 
-    def broken(world: World, _: object) -> Fitted:
+    def broken(world: TrainingRun, _: object) -> Fitted:
         fits.append(world)
         raise ValueError("it is\nbroken")
 
@@ -304,7 +304,7 @@ def test_a_cell_out_of_memory_leaves_the_others_alone(
     packs: list[Pack], tmp_path: Path, add_method: Callable[..., None]
 ) -> None:
     class Hungry(Fixed):
-        def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+        def predict(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
             if adaptation == "head":
                 raise torch.OutOfMemoryError("too much")
             return super().predict(tasks)
@@ -427,16 +427,16 @@ def test_a_full_memory_is_freed_between_worlds(
     import gc
     import weakref
 
-    made: list[weakref.ref[World]] = []
+    made: list[weakref.ref[TrainingRun]] = []
 
-    class Watched(World):
+    class Watched(TrainingRun):
         def base(self) -> Any:
             alive = [ref for ref in made if ref() not in (None, self)]
             assert not alive, "the world before is still held"
             made.append(weakref.ref(self))
             return super().base()
 
-    monkeypatch.setattr(grown_world, "World", Watched)
+    monkeypatch.setattr(jobs, "TrainingRun", Watched)
     gc.collect()
     done = run(packs, tmp_path, "unseen", methods=["base"])
     assert done.failed == [] and len(made) == 3

@@ -13,9 +13,9 @@ from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError
 from polyshot.experiments.tune import BAR, points, tune
-from polyshot.methods.image_tasks import ImageTasks
 from polyshot.methods.method import METHODS, Fitted, Method, Settings, find_methods
-from polyshot.training.world import World
+from polyshot.tasks import Tasks
+from polyshot.training.training_run import TrainingRun
 
 from .small_worlds import SMALL, states
 
@@ -28,7 +28,7 @@ class Skilled(Fitted):
     def __init__(self, ways: float):
         self.ways = int(ways)
 
-    def predict(self, tasks: ImageTasks, adaptation: str = "none") -> Tensor:
+    def predict(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
         assert adaptation == "none"
         answers = torch.arange(tasks.way).repeat_interleave(tasks.query.shape[1] // tasks.way)
         answers[answers >= self.ways] = 0
@@ -47,7 +47,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     find_methods()
     noted: list[Settings] = []
 
-    def fit(_: World, settings: Settings) -> Fitted:
+    def fit(_: TrainingRun, settings: Settings) -> Fitted:
         noted.append(settings)
         return Skilled(settings["ways"] - settings["less"])
 

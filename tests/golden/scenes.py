@@ -26,8 +26,9 @@ from polyshot.data.pack import Domain, Pack, PackWriter
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.splits import ClassSplit
 from polyshot.data.table import Images
-from polyshot.experiments.grid_reader import read_grid
-from polyshot.experiments.runner import reproduce
+from polyshot.experiments.grid import read_grid
+from polyshot.experiments.jobs import Request
+from polyshot.experiments.run import reproduce
 from polyshot.methods.method import find_methods
 from polyshot.models.backbone import sites_of
 from polyshot.models.heads import Metric
@@ -458,17 +459,13 @@ def run_grid(
     folder: Path, sources: Sequence[Pack], others: Sequence[Pack], config: Config
 ) -> tuple[int, int]:
     """Run what a small grid lacks: how many cells were measured, and how many were there."""
-    done = reproduce(
+    request = Request(
         ["seen", "unseen"],
-        sources=sources,
-        others=others,
-        config=config,
-        out=folder,
         methods=["base", "protonet", "select", "average"],
         episodes=8,
         shapes=(SHAPE, EpisodeShape(5, 1, 3)),
-        command="polyshot reproduce",
     )
+    done = reproduce(request, sources, others, config, folder, command="polyshot reproduce")
     assert not done.failed, done.failed
     return done.measured, done.before
 

@@ -4,8 +4,7 @@ import pytest
 
 from polyshot.data.pack import Pack
 from polyshot.training.training_run import TrainingRun
-
-from ..helpers import LEARNED, make_run, toy_packs
+from tests.helpers import LEARNED, make_run, toy_packs
 
 
 @pytest.fixture(autouse=True)

@@ -26,8 +26,16 @@ from polyshot.methods.method import METHODS, Fitted, check_adaptation, find_meth
 from polyshot.predict.rules import RULES
 from polyshot.tasks import Tasks
 from polyshot.training.training_run import TrainingRun
-
-from ..helpers import CPU, LEARNED, files_of, from_table, make_run, pack_of, tasks_of, until_done
+from tests.helpers import (
+    CPU,
+    LEARNED,
+    files_of,
+    from_table,
+    make_run,
+    pack_of,
+    tasks_of,
+    until_done,
+)
 
 
 def distinct_paths() -> Iterator[tuple[str, str]]:

@@ -16,8 +16,7 @@ from polyshot.models.heads import Metric
 from polyshot.models.resnet import ResNetConfig
 from polyshot.predict.adapt.head import adapt_heads, head_logits
 from polyshot.training.episodic import EpisodeBatch
-
-from ..helpers import random_base, tasks_of
+from tests.helpers import random_base, tasks_of
 
 SMALL = ResNetConfig(width=2, stem="small/2")
 SHAPE = EpisodeShape(4, 3, 2)

@@ -13,8 +13,7 @@ from polyshot.predict.readout import fit_classifiers
 from polyshot.predict.rules import rule
 from polyshot.tasks import for_prediction
 from polyshot.training.training_run import TrainingRun
-
-from ..helpers import random_pool, tasks_of
+from tests.helpers import random_pool, tasks_of
 
 SHAPE = EpisodeShape(4, 2, 3)
 find_methods()

@@ -19,8 +19,7 @@ from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.views import CROPS, VIEWS, View
 from polyshot.tasks import Tasks
 from polyshot.training.episodic import EpisodeBatch
-
-from ..helpers import from_table
+from tests.helpers import from_table
 
 SIDE = 16
 

@@ -16,8 +16,7 @@ from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.predict.adapt.head import adapt_heads, head_logits
 from polyshot.training.episodic import EpisodeBatch
 from polyshot.training.training_run import TrainingRun
-
-from ..helpers import LEARNED, SMALL, make_run, random_base, tasks_of
+from tests.helpers import LEARNED, SMALL, make_run, random_base, tasks_of
 
 SHAPE = EpisodeShape(4, 2, 3)
 find_methods()

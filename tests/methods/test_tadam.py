@@ -22,8 +22,7 @@ from polyshot.models.modulators import Modulator
 from polyshot.models.resnet import ResNet, ResNetConfig, Stem
 from polyshot.predict.readout import fit_classifiers
 from polyshot.training.episodic import EpisodeBatch
-
-from ..helpers import assert_near, copied, explicit, random_base, same_states, tasks_of
+from tests.helpers import assert_near, copied, explicit, random_base, same_states, tasks_of
 
 SMALL = ResNetConfig(width=2, stem="small/2")
 SHAPE = EpisodeShape(3, 2, 2)

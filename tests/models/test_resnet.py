@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from polyshot.errors import PolyshotError
-from polyshot.models.resnet import ResNet, ResNetConfig, load_base, modulated_layers
+from polyshot.models.backbone import parameter_count, sites_of
+from polyshot.models.resnet import ResNet, ResNetConfig, load_base
 
 TINY = ResNetConfig(width=4, stem="small")
 
@@ -32,7 +33,7 @@ def with_classifier(model: ResNet) -> dict[str, torch.Tensor]:
 
 def test_parameters_and_keys_are_torchvisions() -> None:
     base = ResNet()
-    assert sum(p.numel() for p in base.parameters()) == 11_176_512
+    assert parameter_count(base) == 11_176_512
     assert len(torchvision_keys()) == 120
     assert set(base.state_dict()) == torchvision_keys()
     assert base.conv1.weight.shape == (64, 3, 7, 7)
@@ -50,21 +51,21 @@ def test_stems(stem: str, feature_map: int) -> None:
     assert set(base.state_dict()) == torchvision_keys()
 
 
-def test_modulated_layers_are_the_block_convolutions() -> None:
+def test_sites_are_the_block_convolutions() -> None:
     base = ResNet(TINY)
-    layers = modulated_layers(TINY)
+    sites = sites_of(base)
     convs = [
         name
         for name, module in base.named_modules()
         if isinstance(module, torch.nn.Conv2d) and name.startswith("layer") and "down" not in name
     ]
-    assert [layer.conv for layer in layers] == convs
-    assert len(layers) == 16
-    for layer in layers:
-        weight = base.get_parameter(f"{layer.conv}.weight")
-        assert weight.shape == (layer.outputs, layer.inputs, 3, 3)
-        assert base.get_parameter(f"{layer.bn}.weight").shape == (layer.outputs,)
-        assert layer.bn == layer.conv.replace("conv", "bn")
+    assert [site.layer for site in sites] == convs
+    assert len(sites) == 16
+    for site in sites:
+        weight = base.get_parameter(f"{site.layer}.weight")
+        assert weight.shape == (site.outputs, site.inputs, 3, 3)
+        assert base.get_parameter(f"{site.norm}.weight").shape == (site.outputs,)
+        assert site.norm == site.layer.replace("conv", "bn")
 
 
 def test_he_initialisation_keeps_the_signal() -> None:

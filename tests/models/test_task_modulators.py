@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -6,22 +7,39 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.func import functional_call
 
-from polyshot.models.modulators import Kind, Modulator, blend, embed_member, fold
-from polyshot.models.resnet import ResNetConfig
-from polyshot.models.task_modulators import (
+from polyshot.models.backbone import walk_through
+from polyshot.models.modulators import (
+    Kind,
+    Modulator,
     TaskModulators,
-    embed_modulated,
+    fold,
     fold_task,
+    member_parameters,
     no_weights,
     rows_of_one,
-    stem,
     task_modulators,
 )
-
-from .reference import assert_near, copied, random_base, random_modulator, same_states
+from polyshot.models.resnet import ResNet, ResNetConfig
+from tests.helpers import (
+    assert_near,
+    copied,
+    mixed_modulator,
+    random_base,
+    random_modulator,
+    same_states,
+)
+from tests.helpers import gentle_modulator as gentle
 
 KINDS = get_args(Kind)
+
+
+def side_by_side(base: ResNet, modulators: TaskModulators, images: Tensor) -> Tensor:
+    """Embed the images [E, B, 3, H, W] of tasks in one walk: [E, B, d]."""
+    walk = walk_through(base)
+    features = walk.stem(images.flatten(0, 1))
+    return walk.trunk(features, modulators.acts(len(images))).view(*images.shape[:2], -1)
 
 
 def weights_of(modulators: list[Modulator]) -> list[torch.nn.Parameter]:
@@ -62,15 +80,7 @@ def test_rows_of_a_pool_that_was_loaded_for_inference() -> None:
     assert torch.equal(together, torch.stack(weights_of(modulators)))
 
 
-def gentle(config: ResNetConfig, kind: Kind, seed: int) -> Modulator:
-    modulator = random_modulator(config, kind, seed)
-    with torch.no_grad():
-        for name, parameter in modulator.named_parameters():
-            parameter.lerp_(torch.full_like(parameter, float(name.endswith("scale"))), 0.6)
-    return modulator
-
-
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(
     kind=st.sampled_from(KINDS),
     stem_kind=st.sampled_from(["imagenet", "small", "small/2"]),
@@ -91,11 +101,24 @@ def test_each_task_is_the_base_with_its_own_blend(
     shares = torch.rand(tasks, members, generator=draw)
     with torch.no_grad():
         mixed = task_modulators(base, modulators, shares)
-        found = embed_modulated(base, mixed, stem(base, images), tasks)
+        found = side_by_side(base, mixed, images)
         for task in range(tasks):
-            network = fold(base, blend(modulators, shares[task])) if members else base
+            network = fold(base, mixed_modulator(modulators, shares[task])) if members else base
             assert_near(found[task], network(images[task]))
             assert_near(fold_task(base, mixed, task)(images[task]), network(images[task]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_share_of_one_is_that_modulator_and_none_at_all_the_base(kind: Kind) -> None:
+    config = ResNetConfig(width=3, stem="small/2")
+    base, modulators = random_base(config), [gentle(config, kind, i) for i in range(3)]
+    images = torch.randn(3, 2, 3, 16, 16)
+    shares = torch.tensor([[0.0, 1, 0], [0, 0, 0], [0, 0, 0.4]])
+    with torch.no_grad():
+        found = side_by_side(base, task_modulators(base, modulators, shares), images)
+        members = [fold(base, modulators[1]), base, fold(base, modulators[2], 0.4)]
+        for task, member in enumerate(members):
+            assert_near(found[task], member(images[task]), 1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -106,9 +129,9 @@ def test_some_tasks_are_those_tasks(kind: Kind) -> None:
     images, shares = torch.randn(4, 2, 3, 16, 16), torch.rand(4, 2)
     with torch.no_grad():
         mixed = task_modulators(base, modulators, shares)
-        whole = embed_modulated(base, mixed, stem(base, images), 4)
+        whole = side_by_side(base, mixed, images)
         rows = torch.tensor([3, 0, 3])
-        part = embed_modulated(base, mixed.rows(rows), stem(base, images[rows]), 3)
+        part = side_by_side(base, mixed.rows(rows), images[rows])
     assert_near(part, whole[rows])
     assert same_states(base, before)
 
@@ -120,11 +143,12 @@ def test_gradients_reach_each_modulator_from_its_own_images() -> None:
     images = torch.randn(2, 3, 3, 16, 16, dtype=torch.float64)
     mixed = task_modulators(base, modulators, torch.eye(2, dtype=torch.float64))
     leaves = {name: weight.clone().requires_grad_() for name, weight in mixed.weights.items()}
-    learned = TaskModulators(leaves, mixed.slopes, mixed.shifts)
-    found = embed_modulated(base, learned, stem(base, images), 2)
+    learned = replace(mixed, weights=leaves)
+    found = side_by_side(base, learned, images)
     gradients = torch.autograd.grad(found.square().sum(), list(leaves.values()))
     for task, modulator in enumerate(modulators):
-        loss = embed_member(base, modulator, images[task]).square().sum()
+        member = member_parameters(base, modulator)
+        loss = functional_call(base, member, (images[task],)).square().sum()
         own = {n: p for n, p in modulator.named_parameters() if n.endswith("weight")}
         expected: tuple[Tensor, ...] = torch.autograd.grad(loss, list(own.values()))
         for name, gradient in zip(leaves, gradients, strict=True):
@@ -137,8 +161,8 @@ def test_no_weights_change_nothing() -> None:
     with torch.no_grad():
         plain = task_modulators(base, [], torch.zeros(3, 0))
         assert not plain.weights
-        same = TaskModulators(no_weights(base), plain.slopes, plain.shifts)
-        found = embed_modulated(base, same, stem(base, images), 3)
+        same = replace(plain, weights=no_weights(base, plain.sites))
+        found = side_by_side(base, same, images)
         assert_near(found, base(images.flatten(0, 1)).view(3, 2, -1))
 
 
@@ -148,9 +172,9 @@ def test_products_under_autocast_are_narrow_and_near() -> None:
     images = torch.randn(2, 3, 3, 16, 16)
     with torch.no_grad():
         mixed = task_modulators(base, modulators, torch.tensor([[1.0], [0.5]]))
-        exact = embed_modulated(base, mixed, stem(base, images), 2)
+        exact = side_by_side(base, mixed, images)
         with torch.autocast("cpu", torch.bfloat16):
-            narrow = embed_modulated(base, mixed, stem(base, images), 2)
+            narrow = side_by_side(base, mixed, images)
     assert narrow.dtype == torch.float32
     assert not torch.equal(narrow, exact)
     assert_near(narrow, exact, 0.05)

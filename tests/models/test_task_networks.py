@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import functional_call
 
+from polyshot.models.backbone import layers_of
 from polyshot.models.resnet import ResNet, ResNetConfig, Stem
-from polyshot.models.task_networks import embed_tasks, kernel_names, task_kernels
-
-from .reference import assert_near, copied, random_base, same_states
+from polyshot.models.task_networks import embed_tasks, task_kernels
+from tests.helpers import assert_near, copied, random_base, same_states
 
 stems = st.sampled_from(["imagenet", "small", "small/2"])
 
@@ -27,14 +27,19 @@ def one_by_one(base: ResNet, kernels: dict[str, Tensor], images: Tensor) -> Tens
     return torch.stack(
         [
             functional_call(
-                base, {name: kernel[i].permute(0, 3, 1, 2) for name, kernel in kernels.items()}, x
+                base,
+                {
+                    f"{name}.weight": kernel[i].permute(0, 3, 1, 2)
+                    for name, kernel in kernels.items()
+                },
+                x,
             )
             for i, x in enumerate(images)
         ]
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     stem=stems,
     width=st.sampled_from([1, 2, 3, 4, 6]),
@@ -64,7 +69,7 @@ def test_tasks_side_by_side_are_each_task_alone(
         assert_near(found, one_by_one(base, kernels, images))
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=10)
 @given(stem=stems, side=st.integers(6, 24), seed=st.integers(0, 99), patches=st.booleans())
 def test_gradients_are_those_of_each_task_alone(
     stem: Stem, side: int, seed: int, patches: bool
@@ -100,11 +105,11 @@ def test_kernels_start_as_the_bases_and_gradients_flow_back_into_it() -> None:
 
 def test_all_kernels_are_learned_and_nothing_else() -> None:
     base = random_base(ResNetConfig(width=4, stem="imagenet"))
-    names = kernel_names(base)
+    names = [site.layer for site in layers_of(base)]
     assert len(names) == 1 + 16 + 3
     assert list(task_kernels(base, 2)) == names
     for name, kernel in task_kernels(base, 2).items():
-        outputs, inputs, side, _ = base.get_parameter(name).shape
+        outputs, inputs, side, _ = base.get_parameter(f"{name}.weight").shape
         assert kernel.shape == (2, outputs, side, side, inputs)
 
 

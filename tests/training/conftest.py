@@ -9,8 +9,7 @@ from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.pool.pool import Pool
 from polyshot.training.run import train
-
-from ..helpers import TINY, toy_packs
+from tests.helpers import TINY, toy_packs
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,7 @@ from polyshot.training.folder import identity
 from polyshot.training.training_run import TrainingRun
 from polyshot.util.hashing import digest
 from polyshot.util.progress import Progress
-
-from ..helpers import CPU, SHAPE, TINY, Steps, same_weights
+from tests.helpers import CPU, SHAPE, TINY, Steps, same_weights
 
 
 @pytest.fixture(scope="module")

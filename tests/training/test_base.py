@@ -15,8 +15,7 @@ from polyshot.models.views import normalise
 from polyshot.training.base import Classifier, CosineLayer, initial_base, prepare
 from polyshot.training.episodic import EpisodeBatch, Plan, _Loss
 from polyshot.training.run import train
-
-from ..helpers import CPU, metrics_of, with_base
+from tests.helpers import CPU, metrics_of, with_base
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -10,8 +10,7 @@ from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.data.table import Batches, Images, Prefetch
 from polyshot.training.base import mixed, same_source_partner, train_base
-
-from ..helpers import CPU, record_in
+from tests.helpers import CPU, record_in
 
 
 @pytest.fixture(params=[True, False], ids=["resident", "streamed"])

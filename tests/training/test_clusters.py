@@ -29,8 +29,7 @@ from polyshot.training.clusters import (
     silhouette,
 )
 from polyshot.training.run import train
-
-from ..helpers import Interrupt, step_files, until_done
+from tests.helpers import Interrupt, step_files, until_done
 
 
 def blobs(count: int, each: int, dim: int = 16, spread: float = 0.15) -> Tensor:

@@ -11,8 +11,7 @@ from polyshot.models.selector import Selector
 from polyshot.pool.pool import Pool
 from polyshot.pool.statistics import SourceTasks, TaskSample
 from polyshot.training.edit import listing, merge
-
-from ..helpers import SIZE, SMALL, random_base, random_modulator, random_pool
+from tests.helpers import SIZE, SMALL, random_base, random_modulator, random_pool
 
 SETTINGS = {"config": {"selector": {"steps": 20, "hidden": 8, "batch": 16}}}
 

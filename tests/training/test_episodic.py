@@ -25,8 +25,7 @@ from polyshot.training.episodic import (
     train_learner,
 )
 from polyshot.training.validation import class_accuracies, validation_tasks
-
-from ..helpers import CPU, record_in
+from tests.helpers import CPU, record_in
 
 SHAPE = EpisodeShape(4, 2, 3)
 PLAN = Plan(steps=6, episodes=3, learning_rate=1e-3, shape=SHAPE, augment=Augment())

@@ -26,8 +26,7 @@ from polyshot.training.growth import (
     retrained_selector,
 )
 from polyshot.training.run import train
-
-from ..helpers import SHAPE, TINY, Interrupt, record_in, tasks_of, toy_packs, until_done
+from tests.helpers import SHAPE, TINY, Interrupt, record_in, tasks_of, toy_packs, until_done
 
 
 @pytest.fixture(scope="module")

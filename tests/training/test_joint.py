@@ -16,8 +16,7 @@ from polyshot.errors import PolyshotError
 from polyshot.models.modulators import Kind, fold
 from polyshot.training.joint import JointClassifier, JointStep, SourceBatches, rows_of_sources
 from polyshot.training.run import train
-
-from ..helpers import (
+from tests.helpers import (
     SMALL,
     Interrupt,
     explicit,

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from polyshot.errors import PolyshotError
 from polyshot.training.loop import MOST_SKIPPED, learn
 from polyshot.training.step import Best, Group, Schedule
-
-from ..helpers import record_in
+from tests.helpers import record_in
 
 QUICK = Schedule(
     steps=12, optimiser="sgd", learning_rate=0.1, weight_decay=0.01, clip=5.0, validate_every=4

@@ -20,8 +20,7 @@ from polyshot.training.modulators import (
     train_modulator,
 )
 from polyshot.training.validation import source_sampler, validation_tasks
-
-from ..helpers import CPU, record_in
+from tests.helpers import CPU, record_in
 
 
 def make(packs: list[Pack], config: Config, resident: bool = True) -> ModulatorStep:

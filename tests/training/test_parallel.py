@@ -7,8 +7,7 @@ from polyshot.config import Config, to_dict
 from polyshot.data.pack import Pack
 from polyshot.pool.pool import Pool
 from polyshot.training.run import train
-
-from ..helpers import metrics_of, with_base
+from tests.helpers import metrics_of, with_base
 
 SCRIPT = """
 import json, os, sys, torch

@@ -18,8 +18,7 @@ from polyshot.errors import PolyshotError
 from polyshot.models.resnet import ResNet
 from polyshot.pool.pool import Pool
 from polyshot.training.run import train
-
-from ..helpers import Interrupt, metrics_of, step_files, toy_packs, until_done, with_base
+from tests.helpers import Interrupt, metrics_of, step_files, toy_packs, until_done, with_base
 
 
 @pytest.mark.parametrize("every", [1, 4])

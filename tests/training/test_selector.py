@@ -25,8 +25,7 @@ from polyshot.training.selector import (
     train_selector,
 )
 from polyshot.training.validation import validation_tasks
-
-from ..helpers import CPU, SIZE, Steps, from_table, random_pool, record_in, same_weights
+from tests.helpers import CPU, SIZE, Steps, from_table, random_pool, record_in, same_weights
 
 
 def test_the_best_member_wins_by_accuracy_then_by_likelihood() -> None:

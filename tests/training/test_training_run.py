@@ -16,8 +16,7 @@ from polyshot.training.base import initial_base
 from polyshot.training.episodic import Learner, Plan
 from polyshot.training.training_run import TrainingRun, settings_mark
 from polyshot.util.progress import Progress
-
-from ..helpers import CPU, SHAPE, Steps, same_weights, with_base
+from tests.helpers import CPU, SHAPE, Steps, same_weights, with_base
 
 PLAN = Plan(steps=4, episodes=2, learning_rate=1e-3, shape=SHAPE, validate_every=2)
 

@@ -22,8 +22,7 @@ from polyshot.training.validation import (
     source_sampler,
     validation_tasks,
 )
-
-from ..helpers import CPU
+from tests.helpers import CPU
 
 
 def test_hits_and_likelihood_look_at_the_right_class() -> None:

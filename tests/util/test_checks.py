@@ -16,7 +16,7 @@ from polyshot.data.pack import Domain, Pack, PackWriter
 from polyshot.errors import PolyshotError
 from polyshot.pool import Pool
 from polyshot.util.checks import BadValueError, Name, Range, build, check_fields
-from tests.pools import random_pool
+from tests.helpers import random_pool
 
 FEW = settings(
     deadline=None, max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture]

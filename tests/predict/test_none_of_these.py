@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from polyshot.classifier.classifier import FewShotClassifier, label_files
+from polyshot.classifier import FewShotClassifier, label_files
 from polyshot.config import override, preset
 from polyshot.data import toy
 from polyshot.data.toy.packs import draw_packs
@@ -21,8 +21,11 @@ from polyshot.models.heads import Metric
 from polyshot.pool.pool import Pool
 from polyshot.predict.none_of_these import NONE, Nearness, set_threshold, with_none
 from polyshot.training.run import train
+from tests.helpers import COLOUR_RULES as RULES
+from tests.helpers import COLOURS, coloured, examples
+from tests.helpers import colour_pool as make_pool
 
-from .test_classifier import COLOURS, POOL, RULES, coloured, examples, make_pool
+POOL = make_pool()
 
 # --- the threshold
 

@@ -11,21 +11,24 @@ from safetensors.torch import load_file, save_file
 
 from polyshot.config import AdaptationConfig
 from polyshot.errors import PolyshotError
-from polyshot.models.modulators import Kind, Modulator, embed_member
-from polyshot.models.normalise import normalise
+from polyshot.models.modulators import Kind, fold
 from polyshot.models.selector import Selector
+from polyshot.models.views import normalise
 from polyshot.pool.files import check_domains, modulator_file
 from polyshot.pool.pool import Pool
-from polyshot.predict.readout import predict
-
-from .models.reference import assert_near
-from .pools import SIZE, SMALL, random_pool, random_tasks
+from tests.helpers import (
+    SIZE,
+    SMALL,
+    answers,
+    assert_near,
+    embedded_tasks,
+    fresh_modulator,
+    pictures,
+    random_pool,
+    random_tasks,
+)
 
 both_kinds = pytest.mark.parametrize("kind", get_args(Kind))
-
-
-def pictures(count: int = 7) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, (count, 3, SIZE, SIZE), dtype=np.uint8)
 
 
 @both_kinds
@@ -36,8 +39,8 @@ def test_embed_is_every_member_with_its_strength(kind: Kind) -> None:
     x = normalise(torch.from_numpy(images))
     with torch.no_grad():
         assert_near(made[0], pool.base(x), 1e-4)
-        assert_near(made[1], embed_member(pool.base, pool.modulators["one"], x), 1e-4)
-        assert_near(made[2], embed_member(pool.base, pool.modulators["two"], x, 0.5), 1e-4)
+        assert_near(made[1], fold(pool.base, pool.modulators["one"])(x), 1e-4)
+        assert_near(made[2], fold(pool.base, pool.modulators["two"], 0.5)(x), 1e-4)
     assert torch.equal(made[3], made[0])
     assert (made[1] - made[0]).abs().max() > 1e-2
     assert_near(pool.embed(images, [2, 0], ids=np.array([5, 1])), made[[2, 0]][:, [5, 1]], 1e-5)
@@ -76,8 +79,8 @@ def test_saved_and_loaded_pools_predict_the_same_bits(kind: Kind, tmp_path: Path
     again = Pool.load(tmp_path / "pool")
     assert torch.equal(again.embed(images), pool.embed(images))
     for adaptation in ("none", "head"):
-        answers = [predict(p, random_tasks(), "select", adaptation) for p in (pool, again)]
-        assert torch.equal(*answers)
+        both = [answers(p, embedded_tasks(p), "select", adaptation) for p in (pool, again)]
+        assert torch.equal(*both)
     assert again.hash == pool.hash
     assert again.members == ("base", "one", "two", "off")
     for name in ("config", "size", "kind", "metric", "strengths", "scales", "adaptation", "about"):
@@ -297,7 +300,9 @@ def test_parts_that_do_not_belong_together_are_refused() -> None:
     with pytest.raises(PolyshotError, match="selector chooses among 3 members, the pool has 1"):
         Pool(SMALL, SIZE, "conv1x1", "cosine", full.base, selector=Selector(SMALL.dim, 3))
     with pytest.raises(PolyshotError, match="odd: not conv1x1"):
-        Pool(SMALL, SIZE, "conv1x1", "cosine", full.base, {"odd": Modulator(SMALL, "channel")})
+        Pool(
+            SMALL, SIZE, "conv1x1", "cosine", full.base, {"odd": fresh_modulator(SMALL, "channel")}
+        )
 
 
 def test_task_weights_use_the_unit_norm_and_sum_to_one() -> None:
@@ -336,3 +341,29 @@ def test_another_look_at_images_is_another_pool(tmp_path: Path) -> None:
     assert not torch.allclose(wide.embed(images), pool.embed(images))
     with pytest.raises(PolyshotError, match=r"no views .fife.*five"):
         pool.with_views("fife")
+
+
+def test_a_pools_networks_follow_its_weights() -> None:
+    pool = random_pool()
+    images = pictures(3)
+    first = pool.embed(images)
+    assert pool.network(1) is pool.network(1)
+    assert pool.network(3) is pool.network(0), "a modulator of strength 0 is the base"
+    with torch.no_grad():
+        pool.modulators["one"].get_parameter("layer1.0.conv1.bias").add_(0.3)
+    changed = pool.embed(images)
+    assert torch.equal(changed[[0, 2, 3]], first[[0, 2, 3]])
+    assert not torch.allclose(changed[1], first[1])
+    pool.strengths["two"] = 1.0
+    assert not torch.allclose(pool.embed(images)[2], first[2])
+    with torch.no_grad():
+        pool.base.bn1.running_mean.add_(0.5)
+    for one, other in zip(pool.embed(images), changed, strict=True):
+        assert not torch.allclose(one, other)
+
+
+def test_a_pool_made_for_inference_predicts() -> None:
+    with torch.inference_mode():
+        pool = random_pool()
+        found = answers(pool, random_tasks(), "auto")
+    torch.testing.assert_close(found, answers(random_pool(), random_tasks(), "auto"))

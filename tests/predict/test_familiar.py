@@ -8,14 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig
-from polyshot.methods.tasks import Tasks
 from polyshot.pool.pool import Pool
 from polyshot.pool.statistics import SourceTasks, TaskSample
 from polyshot.predict.familiar import NEARLY_ALL, familiar
-from polyshot.predict.readout import predict
-
-from ..pools import SMALL, random_pool
-from .test_tsa import picture_tasks
+from tests.helpers import SMALL, answers, keep_embeddings, random_tasks, shared_pool
 
 COUNT = 200
 
@@ -36,7 +32,7 @@ def directions() -> Tensor:
 
 def remembering() -> Pool:
     """A pool that keeps tasks of three sources."""
-    pool = random_pool()
+    pool = shared_pool()
 
     def sample(tasks: Tensor) -> TaskSample:
         answers = torch.zeros(len(tasks), len(pool.members)).half()
@@ -51,8 +47,13 @@ def remembering() -> Pool:
 
 def told(pool: Pool, tasks: Tensor) -> Tensor:
     """Ask about tasks of one image each, [n, d]."""
-    support = tasks.view(1, -1, 1, 1, SMALL.dim).expand(len(pool.members), -1, -1, -1, -1)
-    return familiar(pool, Tasks(support, support[:, :, :, 0]))
+    return asked(pool, tasks.view(-1, 1, 1, SMALL.dim))
+
+
+def asked(pool: Pool, support: Tensor) -> Tensor:
+    """Ask about tasks by what the base makes of them, [E, W, S, d]: nothing else is needed."""
+    support = support.unsqueeze(0)
+    return familiar(pool, keep_embeddings(pool, support, support[:, :, 0]))
 
 
 def test_new_tasks_of_the_sources_are_familiar_and_others_are_not() -> None:
@@ -65,13 +66,13 @@ def test_new_tasks_of_the_sources_are_familiar_and_others_are_not() -> None:
 @pytest.mark.parametrize("shot", [1, 2, 20])
 def test_means_of_few_images_scatter_more_and_are_as_familiar(shot: int) -> None:
     """Tasks of 25 images are kept; those of others come from the same source."""
-    _check_scatter(random_pool(), 5, shot)
+    _check_scatter(shared_pool(), 5, shot)
 
 
 @pytest.mark.parametrize("shot", [5, 20])
 def test_a_pool_knows_of_how_many_images_its_tasks_are(shot: int) -> None:
     about = {"config": {"shape": {"way": 5, "shot": 20, "queries": 10}}}
-    _check_scatter(replace(random_pool(), about=about), 20, shot)
+    _check_scatter(replace(shared_pool(), about=about), 20, shot)
 
 
 def _check_scatter(pool: Pool, kept_shot: int, shot: int) -> None:
@@ -88,11 +89,9 @@ def _check_scatter(pool: Pool, kept_shot: int, shot: int) -> None:
         TaskSample(images(kept_shot, centre).mean((1, 2)).half(), zeros, zeros) for _ in range(2)
     ]
     pool = replace(pool, statistics={"one": SourceTasks(*kept)})
-    support = images(shot, centre).unsqueeze(0)
-    share = familiar(pool, Tasks(support, support[:, :, 0])).float().mean()
+    share = asked(pool, images(shot, centre)).float().mean()
     assert share > 0.6  # without the correction none at one shot
-    strange = images(shot, others[0]).unsqueeze(0)
-    assert not familiar(pool, Tasks(strange, strange[:, :, 0])).any()
+    assert not asked(pool, images(shot, others[0])).any()
 
 
 def test_length_does_not_count_nor_company() -> None:
@@ -104,7 +103,7 @@ def test_length_does_not_count_nor_company() -> None:
 
 
 def test_a_pool_that_keeps_no_tasks_is_familiar_with_none() -> None:
-    assert not told(random_pool(), around(directions()[0], 0)).any()
+    assert not told(shared_pool(), around(directions()[0], 0)).any()
 
 
 def test_tasks_that_are_all_alike_are_no_trouble() -> None:
@@ -125,9 +124,9 @@ def test_familiar_tasks_learn_at_a_rate_of_their_own() -> None:
         tsa_inverse_temperature=1.0,
         familiar_inverse_temperature=1.0,
     )
-    pool = random_pool(adaptation=config)
-    tasks = picture_tasks(pool)
-    means = tasks.support_of(0).mean((1, 2))  # [E, d]
+    pool = replace(shared_pool(), adaptation=config)
+    tasks = random_tasks()
+    means = tasks.support_of(pool.network(0)).mean((1, 2))  # [E, d]
     near = F.normalize(means[:1], dim=-1) + 1e-4 * around(torch.zeros(SMALL.dim), 3)
     zeros = torch.zeros(COUNT, len(pool.members)).half()
     kept = TaskSample(near.half(), zeros, zeros)
@@ -135,13 +134,13 @@ def test_familiar_tasks_learn_at_a_rate_of_their_own() -> None:
     known = familiar(knows, tasks)
     assert known.tolist() == [True, False, False]
     slow, fast = (
-        predict(replace(pool, adaptation=replace(config, rates=(rate,))), tasks, "auto", "tsa")
+        answers(replace(pool, adaptation=replace(config, rates=(rate,))), tasks, "auto", "tsa")
         for rate in (0.05, 0.5)
     )
-    found = predict(knows, tasks, "auto", "tsa")
+    found = answers(knows, tasks, "auto", "tsa")
     torch.testing.assert_close(found, slow.where(known[:, None, None], fast), atol=1e-6, rtol=1e-5)
     assert not torch.allclose(slow, fast, atol=1e-3)
     milder = replace(config, tsa_inverse_temperature=0.5, familiar_inverse_temperature=0.8)
-    mild = predict(replace(knows, adaptation=milder), tasks, "auto", "tsa")
+    mild = answers(replace(knows, adaptation=milder), tasks, "auto", "tsa")
     factor = torch.where(known, 0.8, 0.5)[:, None, None]
     torch.testing.assert_close(mild, (factor * found.log()).softmax(-1), atol=1e-5, rtol=1e-4)

@@ -13,75 +13,23 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 from torch import nn
 
-from polyshot.classifier.classifier import FewShotClassifier, label_files
-from polyshot.classifier.estimate import wilson
-from polyshot.config import AdaptationConfig
+from polyshot.classifier import FewShotClassifier, label_files
+from polyshot.classifier.estimate import left_out_probabilities, wilson
 from polyshot.errors import PolyshotError
-from polyshot.methods.tasks import IndexedTasks
 from polyshot.models.heads import Metric
-from polyshot.models.normalise import normalise
-from polyshot.models.resnet import ResNet, ResNetConfig
-from polyshot.models.selector import Selector
+from polyshot.models.resnet import ResNet
 from polyshot.models.views import Views
-from polyshot.pool.pool import Pool
-from polyshot.predict.readout import predict
-from tests.models.reference import random_modulator
-
-SIZE = 16
-CONFIG = ResNetConfig(width=8, stem="small/2")
-RULES = ["auto", "select", "average", "sum", "blend", "base", "member:cars"]
-COLOURS = {"red": (220, 40, 40), "green": (30, 180, 60), "blue": (30, 60, 210)}
-
-
-def make_pool(metric: Metric = "cosine", choice: int = 1, start: str = "prototypes") -> Pool:
-    """A pool with random weights whose selector always chooses one member."""
-    torch.manual_seed(0)
-    selector = Selector(CONFIG.dim, 3, hidden=8)
-    nn.init.zeros_(selector.output.weight)
-    selector.output.bias.data = 5.0 * nn.functional.one_hot(torch.tensor(choice), 3)
-    base = ResNet(CONFIG)
-    # Batch norm's statistics from images like those of the tests: features then differ by colour.
-    noise = torch.rand(64, 3, 1, 1).expand(-1, -1, SIZE, SIZE) + 0.1 * torch.randn(
-        64, 3, SIZE, SIZE
-    )
-    for _ in range(15):
-        base.train()(normalise(noise.clamp(0, 1)))
-    modulators = {
-        name: random_modulator(CONFIG, "channel", i) for i, name in ((1, "birds"), (2, "cars"))
-    }
-    scales = [10.0, 11.0, 12.0] if metric == "cosine" else [0.1, 0.11, 0.12]
-    adaptation = AdaptationConfig(start=start, steps=20, updates=3)  # type: ignore[arg-type]
-    strengths = {"birds": 0.5, "cars": 0.75}
-    return Pool(
-        CONFIG,
-        SIZE,
-        "channel",
-        metric,
-        base,
-        modulators,
-        strengths,
-        selector,
-        True,
-        scales,
-        adaptation=adaptation,
-    )
-
+from polyshot.predict.predict import predict_tasks
+from polyshot.predict.rules import rule as find_rule
+from polyshot.tasks import Table, Tasks
+from tests.helpers import COLOUR_CONFIG as CONFIG
+from tests.helpers import COLOUR_RULES as RULES
+from tests.helpers import CPU, SIZE, coloured, examples
+from tests.helpers import colour_pool as make_pool
 
 POOL = make_pool()
-
-
-def coloured(label: str, seed: int, size: tuple[int, int] = (23, 19)) -> Image.Image:
-    """A picture of a colour with noise on it: even a random network tells the colours apart."""
-    noise = np.random.default_rng(seed).normal(0, 10, (size[1], size[0], 3))
-    return Image.fromarray(np.clip(noise + COLOURS[label], 0, 255).astype(np.uint8))
-
-
-def examples(*shots: int, first: int = 0) -> tuple[list[Image.Image], list[str]]:
-    labels = [label for label, count in zip(COLOURS, shots, strict=False) for _ in range(count)]
-    return [coloured(label, first + i) for i, label in enumerate(labels)], labels
 
 
 @pytest.fixture
@@ -121,7 +69,7 @@ def test_learns_from_a_few_images(rule: str, adaptation: str) -> None:
         ("cosine", "random", "five"),
     ],
 )
-def test_agrees_with_the_batched_methods(metric: Metric, start: str, views: Views) -> None:
+def test_answers_are_those_of_a_batch_of_tasks(metric: Metric, start: str, views: Views) -> None:
     pool = make_pool(metric, start=start)
     pool = replace(pool, views=views, adaptation=replace(pool.adaptation, updates=2))
     images, labels = examples(3, 1, 2)
@@ -129,22 +77,23 @@ def test_agrees_with_the_batched_methods(metric: Metric, start: str, views: View
     pixels = np.stack(
         [np.asarray(i.resize((SIZE, SIZE))).transpose(2, 0, 1) for i in images + queries]
     )
-    table = pool.embed(pixels)  # [3, 12, d]
-    support = torch.tensor([[[4, 5, -1], [3, -1, -1], [0, 1, 2]]])  # blue, green, red
-    tasks = IndexedTasks(
-        dict(enumerate(table)),
-        support,
-        torch.arange(6, 12)[None],
-        support >= 0,
-        lambda places: torch.from_numpy(pixels)[places],
-    )
+    # Of three tasks, ours is the last; the others have its images under other labels.
+    support = torch.tensor([[4, 5, -1], [3, -1, -1], [0, 1, 2]])  # blue, green, red
+    others = torch.stack([support.roll(1, 0), support.roll(2, 0)]).clamp(min=0)
+    positions = torch.cat([others, support[None]])
+    mask = torch.cat([torch.ones(2, 3, 3, dtype=torch.bool), (support >= 0)[None]])
+    table = Table.of(pixels, CPU, views)
+    tasks = Tasks(table, torch.arange(6, 12).expand(3, -1), positions, mask)
     alone = replace(pool, adaptation=replace(pool.adaptation, tsa_share=1.0))
     ways = [(pool, adaptation) for adaptation in ("none", "head", "pa", "tsa")]
-    for rule in RULES:
-        for pool, adaptation in (*ways, (alone, "tsa")):
-            classifier = FewShotClassifier(pool, rule, adaptation).fit(pixels[:6], labels)
-            expected = predict(pool, tasks, rule, adaptation)[0]
-            np.testing.assert_allclose(classifier.predict_proba(pixels[6:]), expected, atol=2e-5)
+    rules = [find_rule(name, pool) for name in RULES]
+    for asked, adaptation in (*ways, (alone, "tsa")):
+        together = predict_tasks(asked, tasks, rules, adaptation).probabilities[:, -1]
+        single = predict_tasks(asked, tasks.part(slice(2, 3)), rules, adaptation).probabilities
+        torch.testing.assert_close(single[:, 0], together, atol=2e-5, rtol=0)
+        for name, expected in zip(RULES, single[:, 0], strict=True):
+            classifier = FewShotClassifier(asked, name, adaptation).fit(pixels[:6], labels)
+            np.testing.assert_allclose(classifier.predict_proba(pixels[6:]), expected, atol=1e-5)
 
 
 @settings(max_examples=15, deadline=None)
@@ -304,7 +253,7 @@ def test_nothing_is_learned_from_one_image_a_class(rule: str, adaptation: str) -
     np.testing.assert_array_equal(classifier.predict_proba(images), plain.predict_proba(images))
 
 
-def test_learning_that_runs_away_is_left_out() -> None:
+def test_learning_that_diverges_is_left_out() -> None:
     config = replace(POOL.adaptation, rates=(1e38,))
     wild = replace(POOL, adaptation=config)
     images, labels = examples(3, 3, 3)
@@ -335,7 +284,7 @@ def test_a_small_gpu_learns_a_head_instead(monkeypatch: pytest.MonkeyPatch) -> N
 
     photos, labels = examples(2, 2, 2)
     wanted = POOL.classifier(adaptation="head").fit(photos, labels).predict_proba(photos)
-    monkeypatch.setattr("polyshot.classifier.single_task.own_networks", too_much)
+    monkeypatch.setattr("polyshot.predict.predict.learn_own_networks", too_much)
     chosen = POOL.classifier().fit(photos, labels)
     assert (chosen.adaptation_, chosen.adapted_) == ("head", True)
     np.testing.assert_array_equal(chosen.predict_proba(photos), wanted)
@@ -358,12 +307,23 @@ def test_the_adaptation_of_who_chooses_none(monkeypatch: pytest.MonkeyPatch) -> 
 def test_heads_are_left_out_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     images, labels = examples(4, 3, 2)
     classifier = POOL.classifier("base", "head").fit(images, labels)
-    places = classifier._task.mask[0].nonzero()
-    whole = classifier._task.left_out(places, heads=True)
-    monkeypatch.setattr(
-        "polyshot.classifier.single_task.CHUNK", 2 * 3 * 4 * CONFIG.dim
-    )  # two tasks at once
-    torch.testing.assert_close(classifier._task.left_out(places, heads=True), whole)
+    mask = classifier._mask
+
+    def left_out() -> torch.Tensor:
+        return left_out_probabilities(
+            classifier._evidence,
+            mask,
+            mask.nonzero(),
+            "probabilities",
+            "cosine",
+            POOL.adaptation,
+            heads=True,
+        )
+
+    whole = left_out()
+    room = 2 * 3 * 4 * CONFIG.dim  # two tasks at once
+    monkeypatch.setattr("polyshot.classifier.estimate.CHUNK", room)
+    torch.testing.assert_close(left_out(), whole)
     monkeypatch.setattr("polyshot.classifier.classifier.LARGEST_WORK", 10)
     cheap = classifier.estimate()
     assert cheap.of == "prototypes"

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from polyshot.config import AdaptationConfig
 from polyshot.models.heads import Metric, prototypes
-from polyshot.predict.adapt.adadelta import Adadelta
 from polyshot.predict.adapt.learn import (
+    Adadelta,
     _learn,
     _loss,
     compact,
@@ -22,7 +22,7 @@ from polyshot.predict.adapt.learn import (
     learn_tasks,
 )
 from polyshot.predict.adapt.pa import Maps, learn_maps
-from polyshot.predict.opinions import form_opinion
+from polyshot.predict.readout import fit_classifiers
 
 ALWAYS = AdaptationConfig(updates=10, rates=(0.5,))
 CHOICE = AdaptationConfig(updates=10, rates=(0.05, 0.5))
@@ -182,8 +182,8 @@ def test_a_map_helps_where_it_can() -> None:
 
     def accuracy(adaptation: str) -> float:
         config = AdaptationConfig(rates=(0.5,))
-        opinion = form_opinion(support, None, "cosine", 10.0, adaptation, config)
-        return float((opinion.logits(queries).argmax(1) == labels).float().mean())
+        fitted = fit_classifiers(support, None, "cosine", 10.0, adaptation, config)
+        return float((fitted.logits(queries).argmax(1) == labels).float().mean())
 
     assert accuracy("pa") > accuracy("none") + 0.02
 
@@ -217,7 +217,7 @@ def test_one_class_learns_nothing() -> None:
 
 @dataclass(frozen=True)
 class Explosive(Maps):
-    """Maps of which one task's runs away."""
+    """Maps of which one task's diverges."""
 
     bad: int = 1
 
@@ -227,7 +227,7 @@ class Explosive(Maps):
 
 
 @pytest.mark.parametrize("config", [ALWAYS, AdaptationConfig(updates=4, rates=(0.5, 0.6))])
-def test_a_task_that_runs_away_is_left_as_it_was(config: AdaptationConfig) -> None:
+def test_a_task_that_diverges_is_left_as_it_was(config: AdaptationConfig) -> None:
     support = F.normalize(embeddings(3, 4, 4, 12), dim=-1)
     mask, usual = everywhere(support), torch.full((3,), 10.0)
 
@@ -250,11 +250,11 @@ def test_tasks_do_not_depend_on_their_company(seed: int, config: AdaptationConfi
     support = embeddings(4, 3, 4, 10, seed=seed)
     mask = torch.rand(4, 3, 4, generator=torch.Generator().manual_seed(seed)) < 0.7
     mask[..., 0] = True
-    whole = form_opinion(support, mask, "cosine", 10.0, "pa", config)
+    whole = fit_classifiers(support, mask, "cosine", 10.0, "pa", config)
     queries = embeddings(4, 6, 1, 10, seed=seed + 1).squeeze(2)
     expected = whole.logits(queries)
     for rows in ([2], [3, 0]):
-        part = form_opinion(support[rows], mask[rows], "cosine", 10.0, "pa", config)
+        part = fit_classifiers(support[rows], mask[rows], "cosine", 10.0, "pa", config)
         torch.testing.assert_close(part.logits(queries[rows]), expected[rows], atol=1e-4, rtol=1e-4)
 
 
@@ -263,8 +263,8 @@ def test_tasks_that_learn_nothing_are_read_out_as_ever(metric: Metric) -> None:
     support, queries = embeddings(3, 4, 3, 12), embeddings(3, 5, 1, 12, seed=1).squeeze(2)
     mask = everywhere(support)
     mask[1, :, 1:] = False
-    plain = form_opinion(support, mask, metric, 3.0, "none", ALWAYS).logits(queries)
-    mapped = form_opinion(support, mask, metric, 3.0, "pa", ALWAYS).logits(queries)
+    plain = fit_classifiers(support, mask, metric, 3.0, "none", ALWAYS).logits(queries)
+    mapped = fit_classifiers(support, mask, metric, 3.0, "pa", ALWAYS).logits(queries)
     torch.testing.assert_close(mapped[1], plain[1])
     assert not torch.allclose(mapped[0], plain[0])
 
@@ -274,13 +274,13 @@ def test_a_step_lowers_the_loss() -> None:
     mask = everywhere(support)
     places, there = compact(mask)
     rows = torch.arange(5)
-    before = _loss(support, mask, apart=False)
+    before = _loss(support, mask, leave_self_out=False)
     for rate in (0.05, 0.5):
         _, after = _learn(Maps(support), rows, places, there, torch.full((5,), rate), 10)
-        assert _loss(after, mask, apart=False) < before
+        assert _loss(after, mask, leave_self_out=False) < before
 
 
-def test_apart_an_image_learns_from_the_others_of_its_class() -> None:
+def test_an_image_left_out_learns_from_the_others_of_its_class() -> None:
     support = embeddings(2, 3, 4, 8)
     mask = everywhere(support)
     mask[1, 0, 1:] = False  # the only image of its class stays in its prototype
@@ -295,14 +295,16 @@ def test_apart_an_image_learns_from_the_others_of_its_class() -> None:
             cosines = F.cosine_similarity(task[way, place][None], centres)
             own.append(F.cross_entropy(10 * cosines[None], torch.tensor([way])))
         losses.append(torch.stack(own).mean())
-    torch.testing.assert_close(_loss(support, mask, apart=True), torch.stack(losses).sum())
+    torch.testing.assert_close(_loss(support, mask, leave_self_out=True), torch.stack(losses).sum())
     single = support[:, :, :1]
     alone = everywhere(single)
-    assert torch.equal(_loss(single, alone, apart=True), _loss(single, alone, apart=False))
+    assert torch.equal(
+        _loss(single, alone, leave_self_out=True), _loss(single, alone, leave_self_out=False)
+    )
 
 
 def test_200_ways() -> None:
     support, queries = embeddings(1, 200, 2, 12), embeddings(1, 3, 1, 12).squeeze(2)
     for config in (ALWAYS, CHOICE):
-        opinion = form_opinion(support, None, "cosine", 10.0, "pa", config)
-        assert opinion.logits(queries).softmax(1).sum(1).allclose(torch.ones(1, 3))
+        fitted = fit_classifiers(support, None, "cosine", 10.0, "pa", config)
+        assert fitted.logits(queries).softmax(1).sum(1).allclose(torch.ones(1, 3))

@@ -7,31 +7,28 @@ import torch
 
 from polyshot.config import Config, to_dict
 from polyshot.data.shapes import EpisodeShape
-from polyshot.methods.tasks import Tasks, shots_of
 from polyshot.pool.pool import Pool
-from polyshot.predict.readout import predict
-from polyshot.predict.temperature import sureness, tempered
+from polyshot.predict.calibration import inverse_temperature, tempered
+from polyshot.tasks import Tasks
+from tests.helpers import SMALL, answers, keep_embeddings, random_pool, shared_pool
 
-from .test_tsa import random_pool
 
-
-def tasks(shots: int, mask: torch.Tensor | None = None) -> Tasks:
+def tasks(pool: Pool, shots: int, mask: torch.Tensor | None = None) -> Tasks:
     generator = torch.Generator().manual_seed(0)
-    dim = random_pool().config.dim
-    support = torch.randn(4, 3, 5, shots, dim, generator=generator)
-    return Tasks(support, torch.randn(4, 3, 7, dim, generator=generator), mask)
+    support = torch.randn(4, 3, 5, shots, SMALL.dim, generator=generator)
+    query = torch.randn(4, 3, 7, SMALL.dim, generator=generator)
+    return keep_embeddings(pool, support, query, mask)
 
 
 def trained_on(shots: int) -> Pool:
     config = Config(shape=EpisodeShape(5, shots, 10))
-    return replace(random_pool(), about={"config": to_dict(config)})
+    return replace(shared_pool(), about={"config": to_dict(config)})
 
 
 @pytest.mark.parametrize("name", ["base", "select", "average", "auto"])
 def test_fewer_images_are_less_sure(name: str) -> None:
     """The same pool, as if its scales were of the tasks' own shots and of five."""
-    given = tasks(1)
-    plain, mild = (predict(pool, given, name) for pool in (trained_on(1), trained_on(5)))
+    plain, mild = (answers(pool, tasks(pool, 1), name) for pool in (trained_on(1), trained_on(5)))
     assert (plain.argmax(-1) == mild.argmax(-1)).all()
     assert (mild.amax(-1) < plain.amax(-1)).all()
     torch.testing.assert_close(mild.sum(-1), torch.ones(3, 7))
@@ -40,28 +37,28 @@ def test_fewer_images_are_less_sure(name: str) -> None:
 
 
 def test_the_shots_of_the_scales_change_nothing() -> None:
-    assert sureness(random_pool(), torch.tensor([5.0])).item() == 1
-    assert sureness(trained_on(2), torch.tensor([2.0])).item() == 1
+    assert inverse_temperature(shared_pool(), torch.tensor([5.0])).item() == 1
+    assert inverse_temperature(trained_on(2), torch.tensor([2.0])).item() == 1
     chances = torch.rand(2, 3).softmax(-1)
     assert tempered(chances, torch.ones(2)) is chances
 
 
 def test_it_rises_with_the_images_and_has_an_end() -> None:
-    factors = sureness(random_pool(), torch.tensor([1.0, 2.0, 5.0, 20.0, 1e6]))
+    factors = inverse_temperature(shared_pool(), torch.tensor([1.0, 2.0, 5.0, 20.0, 1e6]))
     assert (factors.diff() > 0).all() and factors[-1] < 1.41
 
 
 def test_squared_distances_stay_as_they_are() -> None:
-    pool = replace(random_pool(), metric="euclidean")
-    assert sureness(pool, torch.tensor([1.0, 9.0])).tolist() == [1, 1]
+    pool = replace(shared_pool(), metric="euclidean")
+    assert inverse_temperature(pool, torch.tensor([1.0, 9.0])).tolist() == [1, 1]
 
 
 def test_shots_are_counted_where_they_are_uneven() -> None:
     mask = torch.ones(3, 5, 4, dtype=torch.bool)
     mask[1, :, 2:] = False
     mask[2, 0, 1:] = False
-    assert shots_of(tasks(4, mask)).tolist() == pytest.approx([4, 2, 17 / 5])
-    assert shots_of(tasks(4)).tolist() == [4, 4, 4]
+    assert tasks(shared_pool(), 4, mask).shots.tolist() == pytest.approx([4, 2, 17 / 5])
+    assert tasks(shared_pool(), 4).shots.tolist() == [4, 4, 4]
 
 
 def test_pools_whose_scales_are_of_other_tasks_are_other_pools() -> None:

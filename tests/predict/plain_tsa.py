@@ -1,0 +1,83 @@
+"""tsa in its plain form: one task, one update after the other, nothing but torch's own parts.
+
+*Cross-domain Few-shot Learning with Task-specific Adapters* (Li et al., 2022). The fast form in
+`polyshot.predict.adapt.tsa` learns many tasks side by side; it is compared with this one.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polyshot.models.views import View, apply_view
+
+
+class Adapted(nn.Module):
+    """A frozen convolution with a 1x1 convolution beside it, which starts as nothing."""
+
+    def __init__(self, own: nn.Conv2d) -> None:
+        super().__init__()
+        self.own = own.requires_grad_(False)
+        self.beside = nn.Conv2d(own.in_channels, own.out_channels, 1, own.stride, bias=False)
+        nn.init.zeros_(self.beside.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.own(x) + self.beside(x)
+
+
+class PlainTSA:
+    """A network of one task's own: images [n, 3, H, W] with labels [n], each from 0 to W - 1."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        rate: float,
+        updates: int,
+        leave_self_out: bool,
+        crops: Sequence[View],
+    ) -> None:
+        self.network, self.labels = network.eval().requires_grad_(False), labels
+        adapters = []
+        for block in (block for i in (1, 2, 3, 4) for block in network.get_submodule(f"layer{i}")):
+            block.conv1, block.conv2 = Adapted(block.conv1), Adapted(block.conv2)
+            adapters += [block.conv1.beside.weight, block.conv2.beside.weight]
+        width = network(images[:1]).shape[1]
+        self.map = torch.eye(width, requires_grad=True)
+        optimiser = torch.optim.Adadelta(
+            [{"params": adapters, "lr": rate}, {"params": [self.map], "lr": 2 * rate}]
+        )
+        for update in range(updates):
+            unit = self.embed(apply_view(images, crops[update % len(crops)]))
+            logits = torch.stack(
+                [10 * self.compare(unit, i, leave_self_out) for i in range(len(unit))]
+            )
+            optimiser.zero_grad()
+            F.cross_entropy(logits, labels).backward()
+            optimiser.step()
+        self.moved = max(float(weight.abs().max()) for weight in adapters)
+        with torch.no_grad():
+            self.centres = self.prototypes(self.embed(images))
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Embed through the adapters and the map, of unit norm: [n, d]."""
+        return F.normalize(self.network(images) @ self.map.T, dim=-1)
+
+    def prototypes(self, unit: Tensor, without: int = -1) -> Tensor:
+        """Average each class, perhaps without one image that is not its only one: [W, d]."""
+        centres = []
+        for c in range(int(self.labels.max()) + 1):
+            own = [i for i, label in enumerate(self.labels.tolist()) if label == c]
+            centres.append(unit[[i for i in own if i != without] or own].mean(0))
+        return F.normalize(torch.stack(centres), dim=-1)
+
+    def compare(self, unit: Tensor, image: int, leave_self_out: bool) -> Tensor:
+        """Compare a support image with the prototypes, its own class's without it: [W]."""
+        return self.prototypes(unit, image if leave_self_out else -1) @ unit[image]
+
+    @torch.no_grad()
+    def cosines(self, queries: Tensor) -> Tensor:
+        """Compare queries with the classes: [q, W]."""
+        return self.embed(queries) @ self.centres.T

@@ -1,0 +1,304 @@
+"""Networks of a task's own: `blend`, and `tsa` from every start."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from polyshot.config import AdaptationConfig
+from polyshot.errors import PolyshotError
+from polyshot.methods.pool_rules import PoolWithRule
+from polyshot.models.backbone import walk_through
+from polyshot.models.heads import Metric, prototype_logits, prototypes
+from polyshot.models.modulators import Kind, fold
+from polyshot.models.views import CROPS, VIEWS, apply_view
+from polyshot.pool.pool import Pool
+from polyshot.predict import own_networks
+from polyshot.predict.adapt.tsa import Networks, learn_own_networks
+from polyshot.predict.calibration import inverse_temperature
+from polyshot.predict.own_networks import blended
+from polyshot.predict.predict import predict_tasks
+from polyshot.predict.rules import by_selector, rule
+from tests.helpers import (
+    SIZE,
+    answers,
+    double_pool,
+    embedded_tasks,
+    in_double,
+    mixed_modulator,
+    random_tasks,
+    shared_pool,
+    uneven,
+)
+from tests.predict.plain_tsa import PlainTSA
+
+ALWAYS = AdaptationConfig(
+    updates=3, rates=(0.5,), tsa_share=1.0, tsa_inverse_temperature=1.0, tsa_rotate_crops=False
+)
+EPISODES, WAY, SHOT, QUERIES = 3, 4, 3, 5
+
+
+@pytest.mark.parametrize("metric", get_args(Metric))
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_blend_is_the_folded_blend_of_each_task(kind: Kind, metric: Metric) -> None:
+    pool = shared_pool(kind, metric)
+    tasks = random_tasks(mask=uneven())
+    weights = by_selector(pool, tasks)
+    found = answers(pool, tasks, "blend")
+    factors = inverse_temperature(pool, tasks.shots)
+    assert tasks.mask is not None
+    for e in range(EPISODES):
+        network = blend_of(pool, weights[e])
+        with torch.no_grad():
+            support = network(tasks.support_images()[e].flatten(0, 1)).view(WAY, SHOT, -1)
+            query = network(tasks.query_images()[e])
+        support = F.normalize(support, dim=-1) if metric == "cosine" else support
+        centres = prototypes(support, tasks.mask[e])
+        scale = float(weights[e] @ torch.tensor(pool.scales))
+        logits = factors[e] * prototype_logits(query, centres, metric, scale)
+        torch.testing.assert_close(found[e], logits.softmax(-1), atol=1e-4, rtol=1e-3)
+
+
+def blend_of(pool: Pool, weights: Tensor) -> torch.nn.Module:
+    """The network of one task where a rule weighs the members so, [M]."""
+    shares = weights[1:] * torch.tensor(list(pool.strengths.values()))
+    return fold(pool.base, mixed_modulator(list(pool.modulators.values()), shares))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    ("name", "kind", "options"),
+    [
+        ("base", "conv1x1", {}),
+        ("blend", "conv1x1", {}),
+        ("member:one", "channel", {}),
+        ("blend", "channel", {"tsa_leave_self_out": False}),
+        ("auto", "conv1x1", {"tsa_rotate_crops": True, "updates": 6}),
+    ],
+)
+def test_many_tasks_at_once_are_each_task_by_the_plain_form(
+    name: str, kind: Kind, options: dict[str, object], masked: bool
+) -> None:
+    config = replace(replace(ALWAYS, updates=5), **options)  # type: ignore[arg-type]
+    with in_double():
+        pool = replace(double_pool(shared_pool(kind)), adaptation=config)
+        tasks = random_tasks(mask=uneven() if masked else None, queries=2)
+        weights = rule(name, pool).weights(pool, tasks)
+        found = answers(pool, tasks, name, "tsa")
+        factors = inverse_temperature(pool, tasks.shots)
+        scales = torch.tensor(pool.scales)
+        for e in range(EPISODES):
+            mask = tasks.present[e]
+            plain = PlainTSA(
+                blend_of(pool, weights[e]),
+                tasks.support_images()[e][mask],
+                mask.nonzero()[:, 0],
+                rate=0.5,
+                updates=config.updates,
+                leave_self_out=config.tsa_leave_self_out,
+                crops=CROPS if config.tsa_rotate_crops else VIEWS["one"],
+            )
+            cosines = plain.cosines(tasks.query_images()[e])
+            expected = (factors[e] * (weights[e] @ scales) * cosines).softmax(-1)
+            torch.testing.assert_close(found[e], expected, atol=1e-6, rtol=1e-6)
+            assert plain.moved > 1e-3, "nothing was learned"
+
+
+def test_learning_may_start_from_the_rules_blend_the_base_or_the_heaviest_member() -> None:
+    pool = shared_pool(adaptation=ALWAYS)
+    tasks = random_tasks()
+    chosen = by_selector(pool, tasks).argmax(1)
+
+    def started(name: str, start: str) -> Tensor:
+        config = replace(ALWAYS, tsa_start=start)  # type: ignore[arg-type]
+        return answers(replace(pool, adaptation=config, scales=[10.0] * 4), tasks, name, "tsa")
+
+    close = {"atol": 1e-5, "rtol": 0.0}
+    torch.testing.assert_close(started("auto", "base"), started("base", "rule"), **close)
+    torch.testing.assert_close(started("soft", "selected"), started("select", "rule"), **close)
+    assert not torch.allclose(started("auto", "rule"), started("auto", "base"), atol=1e-3)
+    for e, member in enumerate(chosen.tolist()):
+        name = "base" if member == 0 else f"member:{pool.members[member]}"
+        expected = started(name, "rule")[e]
+        torch.testing.assert_close(started("select", "rule")[e], expected, **close)
+
+
+@pytest.mark.parametrize("name", ["auto", "blend"])
+def test_the_rule_may_keep_a_share_of_the_answer(name: str) -> None:
+    pool = shared_pool()
+    tasks = random_tasks()
+
+    def answer(share: float) -> Tensor:
+        own = replace(ALWAYS, tsa_share=share)
+        return answers(replace(pool, adaptation=own), tasks, name, "tsa")
+
+    plain, learned, mixed = answers(pool, tasks, name), answer(1.0), answer(0.25)
+    torch.testing.assert_close(answer(0.0), plain)
+    expected = (0.25 * learned.log() + 0.75 * plain.log()).softmax(-1)
+    torch.testing.assert_close(mixed, expected, atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(learned, plain, atol=1e-3)
+
+
+def test_updates_may_take_crops_in_turn() -> None:
+    pool = replace(shared_pool(), views="five")
+    tasks = random_tasks(views="five")
+    rows, places = torch.arange(EPISODES), torch.arange(SHOT).expand(EPISODES, WAY, SHOT)
+    start = blended(pool, torch.ones(EPISODES, 4) / 4)
+    names = list(start.weights)
+    networks = Networks(pool.base, start, tasks, names, [1.0], CROPS, True)
+    images = tasks.support_images(rows).flatten(0, 2)
+    walk = walk_through(pool.base)
+    for view, found in zip(CROPS, networks.inputs(rows, places), strict=True):
+        torch.testing.assert_close(found, walk.stem(apply_view(images, view)))
+
+    def answer(turns: bool, updates: int) -> Tensor:
+        own = replace(ALWAYS, tsa_rotate_crops=turns, updates=updates)
+        return answers(replace(pool, adaptation=own), tasks, "auto", "tsa")
+
+    torch.testing.assert_close(answer(True, 1), answer(False, 1))  # the whole image comes first
+    assert not torch.allclose(answer(True, 2), answer(False, 2), atol=1e-4)
+
+
+def test_an_image_may_learn_from_a_prototype_that_holds_it() -> None:
+    pool = shared_pool()
+    tasks = random_tasks()
+    apart, as_the_paper = (
+        answers(
+            replace(pool, adaptation=replace(ALWAYS, tsa_leave_self_out=each)), tasks, "auto", "tsa"
+        )
+        for each in (True, False)
+    )
+    assert not torch.allclose(apart, as_the_paper, atol=1e-4)
+
+
+def test_sharpness_changes_how_sure_it_is_and_no_answer() -> None:
+    pool = shared_pool()
+    tasks = random_tasks()
+    for share in (1.0, 0.4):
+        plain, mild = (
+            answers(
+                replace(
+                    pool,
+                    adaptation=replace(ALWAYS, tsa_share=share, tsa_inverse_temperature=s),
+                ),
+                tasks,
+                "auto",
+                "tsa",
+            )
+            for s in (1.0, 0.5)
+        )  # fmt: skip
+        torch.testing.assert_close(mild, (0.5 * plain.log()).softmax(-1))
+        assert torch.equal(mild.argmax(-1), plain.argmax(-1))
+
+
+@pytest.mark.parametrize("rates", [(0.5,), (0.5, 0.05)])
+@pytest.mark.parametrize("adaptation", ["pa", "tsa"])
+def test_learning_from_single_images_may_be_allowed(
+    adaptation: str, rates: tuple[float, ...]
+) -> None:
+    pool = shared_pool(adaptation=replace(ALWAYS, least_shots=1, rates=rates))
+    tasks = random_tasks(shot=1)
+    found, plain = answers(pool, tasks, "auto", adaptation), answers(pool, tasks, "auto")
+    assert found.isfinite().all()
+    assert not torch.allclose(found, plain, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["auto", "select", "blend", "base"])
+def test_at_one_shot_tsa_is_off(name: str) -> None:
+    pool = shared_pool()
+    tasks = random_tasks(shot=1)
+    found = predict_tasks(pool, tasks, [rule(name, pool)], "tsa")
+    assert torch.equal(found.probabilities[0], answers(pool, tasks, name))
+    assert not found.diverged.any()
+
+
+def test_only_tasks_with_two_images_of_a_class_learn() -> None:
+    pool, mask = shared_pool(adaptation=ALWAYS), torch.ones(EPISODES, WAY, SHOT, dtype=torch.bool)
+    mask[1, :, 1:] = False
+    tasks = random_tasks(mask=mask)
+    plain, learned = (answers(pool, tasks, "auto", a) for a in ("none", "tsa"))
+    torch.testing.assert_close(learned[1], plain[1])
+    for e in (0, 2):
+        assert not torch.allclose(learned[e], plain[e], atol=1e-3)
+
+
+@pytest.mark.parametrize("adaptation", ["none", "head", "pa", "tsa"])
+@pytest.mark.parametrize("name", ["auto", "blend", "loo", "sur", "sum", "soft"])
+def test_one_class_is_the_only_answer(name: str, adaptation: str) -> None:
+    pool = shared_pool(adaptation=AdaptationConfig(steps=3, updates=2))
+    found = answers(pool, random_tasks(way=1), name, adaptation)
+    torch.testing.assert_close(found, torch.ones(EPISODES, QUERIES, 1))
+
+
+def test_a_task_that_diverges_falls_back_and_is_counted() -> None:
+    """A modulator of enormous weights: its embeddings overflow."""
+    pool = shared_pool(adaptation=ALWAYS)
+    tasks = random_tasks()
+    wild = replace(pool, adaptation=replace(ALWAYS, rates=(1e38,)))
+    told = predict_tasks(wild, tasks, [rule("base", pool), rule("auto", pool)], "tsa")
+    assert told.diverged.all() and told.diverged.shape == (2, EPISODES)
+    for name, found in zip(("base", "auto"), told.probabilities, strict=True):
+        assert torch.equal(found, answers(pool, tasks, name))
+    mapped = predict_tasks(wild, tasks, [rule("auto", pool)], "pa")
+    assert mapped.probabilities.isfinite().all()
+    fitted = PoolWithRule(wild, "base")
+    fitted.predict(tasks, "tsa")
+    assert fitted.diverged == EPISODES
+
+
+def test_the_halves_of_the_support_set_choose() -> None:
+    pool = shared_pool(adaptation=AdaptationConfig(updates=4, rates=(0.05, 0.5)))
+    tasks = random_tasks()
+    weights = rule("base", pool).weights(pool, tasks)
+
+    def answer(shift: int) -> Callable[[Tensor, Tensor], Tensor]:
+        def plain(known: Tensor, places: Tensor) -> Tensor:
+            labels = (torch.arange(WAY) + shift).repeat_interleave(places.shape[-1]) % WAY
+            return (50 * F.one_hot(labels, WAY).float()).log_softmax(-1).expand(EPISODES, -1, -1)
+
+        return plain
+
+    assert learn_own_networks(pool, tasks, weights, answer(0))[0] is None, "nothing could be better"
+    networks, _ = learn_own_networks(pool, tasks, weights, answer(1))
+    assert networks is not None and len(networks.rows) == EPISODES
+
+
+def test_no_episode_depends_on_its_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = shared_pool(adaptation=AdaptationConfig(updates=3, rates=(0.05, 0.5)))
+    tasks = random_tasks()
+    whole = {name: answers(pool, tasks, name, "tsa") for name in ("auto", "blend")}
+    monkeypatch.setitem(own_networks.AT_ONCE, "cpu", 1)
+    for name, expected in whole.items():
+        torch.testing.assert_close(answers(pool, tasks, name, "tsa"), expected, atol=1e-5, rtol=0)
+        part = replace(tasks.part(slice(1, 2)), query=tasks.query[1:2, 2:])
+        alone = answers(pool, part, name, "tsa")
+        torch.testing.assert_close(alone[0], expected[1, 2:], atol=1e-5, rtol=0)
+
+
+def test_tasks_without_images_are_refused() -> None:
+    pool = shared_pool()
+    for name, adaptation in (("blend", "none"), ("auto", "tsa")):
+        with pytest.raises(PolyshotError, match="embeddings alone: give their images"):
+            answers(pool, embedded_tasks(pool), name, adaptation)
+
+
+def test_a_pool_of_the_base_alone_learns_too() -> None:
+    full = shared_pool()
+    pool = Pool(full.config, SIZE, "conv1x1", "cosine", full.base, adaptation=ALWAYS)
+    tasks = random_tasks()
+    for name in ("auto", "blend", "base", "loo", "sur"):
+        for adaptation in ("none", "pa", "tsa"):
+            found = answers(pool, tasks, name, adaptation)
+            torch.testing.assert_close(found, answers(pool, tasks, "base", adaptation))
+
+
+def test_200_ways() -> None:
+    pool = shared_pool(adaptation=AdaptationConfig(updates=1))
+    tasks = random_tasks(way=200, shot=2)
+    one = replace(tasks.part(slice(0, 1)), query=tasks.query[:1, :7])
+    found = answers(pool, one, "auto", "tsa")
+    assert found.shape == (1, 7, 200) and found.isfinite().all()
