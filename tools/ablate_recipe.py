@@ -12,12 +12,11 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from polyshot.training.results import Results
-
 from polyshot.config import Config, override, preset
 from polyshot.data.pack import Pack, open_packs
 from polyshot.experiments.protocols import part_sources
 from polyshot.pool.pool import Pool
+from polyshot.training.folder import Artifacts
 from polyshot.training.run import train
 from polyshot.util.device import best_device
 
@@ -82,7 +81,7 @@ def main() -> None:
     if given.only != "base":
         whole = given.out / "whole"
         train_one(packs, config, whole)
-        base = Results(whole, [p.domain.name for p in packs], config, best_device()).base_file
+        base = Artifacts(whole, [p.domain.name for p in packs], config, best_device()).base_file
         for name, options in MODULATORS.items():
             if not wanted or name in wanted:
                 out = given.out / f"modulators-{name.replace(' ', '-')}"

@@ -21,8 +21,6 @@ from itertools import product
 import torch
 import torch.nn.functional as F
 from grid_worlds import grid_parser, sources_of, without, words, world_of
-from polyshot.training.tasks import hits
-from polyshot.training.world import World
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig
@@ -37,6 +35,8 @@ from polyshot.methods.method import find_methods
 from polyshot.methods.pool_rules import PoolWithRule
 from polyshot.predict.rules import RULES
 from polyshot.tasks import Tasks
+from polyshot.training.training_run import TrainingRun
+from polyshot.training.validation import hits
 from polyshot.util import __version__
 
 SHAPES = (EpisodeShape(5, 5, 10), EpisodeShape(5, 1, 10))
@@ -86,7 +86,7 @@ def main() -> None:
         print("\n" + chosen(*parts))
 
 
-def rows(cells: Cells, world: World, target: Pack, seen: bool) -> list[Result]:
+def rows(cells: Cells, world: TrainingRun, target: Pack, seen: bool) -> list[Result]:
     """Turn what was measured on a target into results; losses are only printed."""
     found = []
     for what, values in cells.items():
@@ -116,38 +116,36 @@ def rows(cells: Cells, world: World, target: Pack, seen: bool) -> list[Result]:
     return found
 
 
-def tried(world: World, target: Pack, given: argparse.Namespace) -> Cells:
+def tried(world: TrainingRun, target: Pack, given: argparse.Namespace) -> Cells:
     """Measure everything on one target."""
     drawn = Target(
         target, world.device, SHAPES, given.episodes, seed=1, part="val", views=world.config.views
     )
     dim, found = world.config.model.dim, {}
-    pool, members = world.pool("conv1x1"), world.members("conv1x1")
+    pool = world.pool("conv1x1")
     rules = [name for name in RULES if name != "urt" or pool.urt is not None]
-    alone = PoolWithRule(pool, "base", members)
+    alone = PoolWithRule(pool, "base")
     found[FAMILIAR] = alone.familiar(drawn.tasks(SHAPES[0])).double().tolist()
     for shape in SHAPES:
         tasks = drawn.tasks(shape)
         for name in rules:
             for adaptation in ("none", "head") if name in ("base", "auto") else ("none",):
-                values = answer(
-                    PoolWithRule(pool, name, members), tasks, adaptation, dim
-                ).accuracies
+                values = answer(PoolWithRule(pool, name), tasks, adaptation, dim).accuracies[0]
                 found[f"{shape.shot} {name} {adaptation}"] = values.tolist()
     tasks = drawn.tasks(SHAPES[0], given.learned)
     if not given.brief:
         rival = find_methods(["finetune-all"])[0]
         fitted = rival.fit(world, settings_of(rival, world.config.preset, {}))  # as it was tuned
-        values = answer(fitted, tasks, "none", dim).accuracies
+        values = answer(fitted, tasks, "none", dim).accuracies[0]
         found["5 finetune-all none"] = values.tolist()
     for name in ("base", *words(given.rules)):
-        values = answer(PoolWithRule(pool, name, members), tasks, "pa", dim).accuracies
+        values = answer(PoolWithRule(pool, name), tasks, "pa", dim).accuracies[0]
         found[f"5 {name} pa"] = values.tolist()
     for name in words(given.rules):
-        plain = PoolWithRule(pool, name, members).predict(tasks).log()
+        plain = PoolWithRule(pool, name).predict(tasks).log()
         single = drawn.tasks(SHAPES[1], given.learned)
         for config in _configs(given):
-            own = PoolWithRule(replace(pool, adaptation=config), name, members)
+            own = PoolWithRule(replace(pool, adaptation=config), name)
             learned = own.predict(tasks, "tsa").log()
             what = f"{name} tsa {_text(config)}"
             for share in SHARES:
@@ -155,7 +153,7 @@ def tried(world: World, target: Pack, given: argparse.Namespace) -> Cells:
                 found[f"5 {what} {SHARE}={share:g}"] = _accuracy(mixed, tasks).tolist()
                 found[f"{LOSS} 5 {what} {SHARE}={share:g}"] = _losses(mixed, tasks)
             if config.tsa_start == "rule" and not given.brief:
-                found[f"1 {what}"] = answer(own, single, "tsa", dim).accuracies.tolist()
+                found[f"1 {what}"] = answer(own, single, "tsa", dim).accuracies[0].tolist()
     return found
 
 

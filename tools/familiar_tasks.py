@@ -11,15 +11,13 @@ from pathlib import Path
 
 import torch
 
-from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import open_packs
 from polyshot.data.shapes import EpisodeShape
-from polyshot.evaluation.evaluate import Prepared, prepare
+from polyshot.evaluation.targets import Target
 from polyshot.pool.default import pool_path
 from polyshot.pool.pool import Pool
 from polyshot.predict.familiar import familiar
-from polyshot.predict.rules import rule
-from polyshot.tasks import EmbeddingCache
+from polyshot.tasks import EmbeddingCache, Tasks
 from polyshot.util.device import best_device
 
 
@@ -38,8 +36,9 @@ def main() -> None:
     rows: dict[str, list[str]] = {"domain": [], "familiar": [], "without itself": []}
     for pack in open_packs(given.packs):
         name = pack.domain.name
-        sampler = EpisodeSampler(pack.domain, EpisodeShape(5, 5, 10), group_disjoint=True)
-        task = prepare(pool, pack, sampler, given.episodes, [rule("base", pool)], cache)
+        shape = EpisodeShape(5, 5, 10)
+        target = Target(pack, pool.device, [shape], given.episodes, views=pool.views, cache=cache)
+        task = target.tasks(shape)
         rest = {source: kept for source, kept in pool.statistics.items() if source != name}
         is_source = len(rest) < len(pool.statistics)
         rows["domain"].append(name)
@@ -52,10 +51,9 @@ def main() -> None:
             print("|---" * (len(cells) + 1) + "|")
 
 
-def share(pool: Pool, task: Prepared) -> str:
+def share(pool: Pool, tasks: Tasks) -> str:
     """Count the familiar ones among the tasks."""
-    parts = task.parts(lambda tasks: familiar(pool, tasks), factor=100)
-    found = torch.cat([part for _, part in parts])
+    found = torch.cat([familiar(pool, part) for part in tasks.chunks(100)])
     return f"{float(found.float().mean()):.0%}"
 
 

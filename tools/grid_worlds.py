@@ -3,12 +3,11 @@
 import argparse
 from pathlib import Path
 
-from polyshot.training.world import World
-
 from polyshot.config import preset
 from polyshot.data.pack import Pack, open_packs
 from polyshot.experiments.grid import GridFolder
 from polyshot.experiments.protocols import part_sources
+from polyshot.training.training_run import TrainingRun
 from polyshot.util.device import best_device
 
 
@@ -39,10 +38,10 @@ def without(sources: list[Pack], names: str) -> list[tuple[Pack, tuple[Pack, ...
     return [(pack, tuple(other for other in sources if other is not pack)) for pack in left]
 
 
-def world_of(given: argparse.Namespace, sources: tuple[Pack, ...]) -> World:
+def world_of(given: argparse.Namespace, sources: tuple[Pack, ...]) -> TrainingRun:
     """Return the world of some sources in the grid; what it lacks is trained when asked for."""
     folder = GridFolder(given.grid).worlds
-    return World(sources, preset(given.preset), folder, best_device())
+    return TrainingRun(sources, preset(given.preset), folder, best_device())
 
 
 def words(text: str) -> list[str]:

@@ -15,12 +15,12 @@ from typing import get_args
 
 import numpy as np
 import torch
-from polyshot.experiments.evaluation_page import rules_of
 
 from polyshot.data.pack import Pack, open_packs
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.compare import difference
 from polyshot.evaluation.evaluate import evaluate
+from polyshot.experiments.own_data import rules_of
 from polyshot.pool.pool import Pool
 from polyshot.pool.precision import Precision
 from polyshot.util.device import best_device

@@ -1,6 +1,6 @@
-"""Find how sure answers of few images may be, on validation classes: the law in `methods.sureness`.
+"""Find how sure answers of few images may be, on validation classes: `predict.calibration`.
 
-    python tools/choose_sureness.py PACKS [--pool default] [--shots 1,2,3,5,8]
+    python tools/choose_temperature.py PACKS [--pool default] [--shots 1,2,3,5,8]
 
 For each number of images a class: the scale of the base's cosines at which the right answers of all
 domains together are likeliest, as a factor on the scale that the pool has, beside the factor of the
@@ -10,16 +10,15 @@ law.
 import argparse
 from pathlib import Path
 
-import numpy as np
 import torch
-from polyshot.predict.temperature import sureness
 
-from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack, open_packs
 from polyshot.data.shapes import EpisodeShape
-from polyshot.models.heads import prototype_logits, prototypes
+from polyshot.evaluation.targets import Target
 from polyshot.pool.pool import Pool
+from polyshot.predict.calibration import inverse_temperature
 from polyshot.training.selector import fit_scale
+from polyshot.training.validation import network_logits
 
 EPISODES, QUERIES = 200, 5
 
@@ -42,7 +41,7 @@ def main() -> None:
             for shot, logits in validation_logits(pool, pack, given.way, shots).items():
                 found[shot].append(logits)
     for shot, logits in found.items():
-        law = float(sureness(pool, torch.tensor(float(shot))))
+        law = float(inverse_temperature(pool, torch.tensor(float(shot))))
         print(f"{shot:3} images: {fit_scale(logits) / pool.scales[0]:.2f}, by the law {law:.2f}")
 
 
@@ -50,23 +49,12 @@ def validation_logits(
     pool: Pool, pack: Pack, way: int, shots: list[int]
 ) -> dict[int, torch.Tensor]:
     """Compare queries with prototypes by the base, scale 1: by shots, [E, W, Q, W]."""
-    drawn = {
-        shot: EpisodeSampler(
-            pack.domain, EpisodeShape(way, shot, QUERIES), part="val", seed=0, drop_small=True
-        )(0, EPISODES)
-        for shot in shots
+    shapes = {shot: EpisodeShape(way, shot, QUERIES) for shot in shots}
+    target = Target(pack, pool.device, list(shapes.values()), EPISODES, part="val", drop_small=True)
+    return {
+        shot: network_logits(target.tasks(shape), pool.network(0), pool.metric)
+        for shot, shape in shapes.items()
     }
-    ids = np.unique(np.concatenate([torch.cat([e.support, e.query], 2) for e in drawn.values()], 2))
-    embeddings = torch.nn.functional.normalize(pool.embed(pack.images, [0], ids=ids)[0], dim=-1)
-    place = torch.zeros(int(ids.max()) + 1, dtype=torch.int64)
-    place[ids] = torch.arange(len(ids))
-    result = {}
-    for shot, episodes in drawn.items():
-        centres = prototypes(embeddings[place[episodes.support]])  # [E, W, d]
-        queries = embeddings[place[episodes.query]].flatten(1, 2)  # [E, W * Q, d]
-        flat = prototype_logits(queries, centres, pool.metric)
-        result[shot] = flat.view(EPISODES, way, QUERIES, way)
-    return result
 
 
 if __name__ == "__main__":
