@@ -3,7 +3,8 @@
     make bench        (or: .venv/bin/python benchmarks/evaluate.py)
 
 Both sides use one network, one set of images and the same episodes, in turns in one process. Ratios
-are medians over turns.
+are medians over turns. `benchmarks/before_after.py evaluate` measures our side alone, without
+easyfsl.
 """
 
 import platform
@@ -16,18 +17,21 @@ from pathlib import Path
 import numpy as np
 import torch
 from episodes import seconds
-from polyshot.models.normalise import normalise
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from polyshot.config import AdaptationConfig
-from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Domain, PackWriter
+from polyshot.data.shapes import EpisodeShape
 from polyshot.data.splits import ClassSplit
-from polyshot.evaluation.evaluate import predictions, prepare
+from polyshot.evaluation.evaluate import measure
+from polyshot.evaluation.targets import Target
+from polyshot.models.backbone import sites_of
 from polyshot.models.modulators import Modulator, fold
 from polyshot.models.resnet import ResNet, ResNetConfig
+from polyshot.models.views import normalise
 from polyshot.pool.pool import Pool
+from polyshot.predict.predict import predict_tasks
 from polyshot.predict.rules import rule
 
 from easyfsl.datasets import FeaturesDataset, WrapFewShotDataset  # isort: skip
@@ -91,17 +95,23 @@ def main(scratch: Path) -> None:
     base = network()
     pool = Pool(ResNetConfig(), SIZE, "conv1x1", "euclidean", base)
     rules = [rule("base", pool)]
-    sampler = EpisodeSampler(domain)
-    task = prepare(pool, pack, sampler, EPISODES, rules)
-    drawn = torch.cat([task.episodes.support, task.episodes.query], 2).flatten(1).tolist()
-    truth = torch.arange(5).repeat_interleave(10)
+    shape = EpisodeShape()
+    target = Target(pack, pool.device, [shape], EPISODES)
+    episodes = target.sampler(shape)(0, EPISODES)
+    drawn = torch.cat([episodes.support, episodes.query], 2).flatten(1).tolist()
+    groups, dim = target.groups(shape), pool.config.dim
 
     def ours(adaptation: str = "none", with_pool: Pool = pool) -> float:
-        every = predictions(with_pool, task, rules, adaptation)
-        found = [predicted.ways[0] == truth for predicted in every]
-        return torch.cat(found).float().mean().item()
+        found = measure(
+            lambda tasks: predict_tasks(with_pool, tasks, rules, adaptation),
+            groups,
+            dim,
+            adaptation,
+        )
+        return found.right.float().mean().item()
 
-    features = FeaturesDataset(labels.tolist(), task.embeddings[0], list(domain.class_names))
+    embeddings = pool.embed(images, [0])[0]
+    features = FeaturesDataset(labels.tolist(), embeddings, list(domain.class_names))
     protonet = PrototypicalNetworks(nn.Identity())
 
     def cached() -> float:
@@ -136,7 +146,7 @@ def main(scratch: Path) -> None:
     rates = f"polyshot {EPISODES / us:,.0f} episodes/s, easyfsl's Finetune {few / them:,.1f}"
     print(f"adaptation, 100 steps: {rates}, {times * EPISODES / few:.0f}x")
 
-    modulator = Modulator(base.config)
+    modulator = Modulator(sites_of(base))
     for parameter in modulator.parameters():
         parameter.normal_(0, 0.01)
     member = fold(base, modulator)

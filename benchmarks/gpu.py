@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from polyshot.models.normalise import normalise
 
 from polyshot.config import Config, preset
 from polyshot.data.augment import augment
 from polyshot.data.pack import Domain, Pack, PackWriter
-from polyshot.methods.inner_loop import learn_networks
+from polyshot.methods.inner_loop import TaskNetworks, learn_networks
 from polyshot.models.resnet import ResNet
+from polyshot.models.views import normalise
 from polyshot.training.run import train
 from polyshot.util.device import best_device
 
@@ -96,11 +96,16 @@ def adapted(config: Config, device: torch.device) -> None:
     """Whole networks learned on support sets, many tasks at once."""
     tasks = 100 if device.type == "cuda" else 2
     base = ResNet(config.model).to(device).eval()
-    support = torch.rand(tasks, 25, 3, config.size, config.size, device=device)
+    support = torch.rand(tasks, 5, 5, 3, config.size, config.size, device=device)
     head = torch.randn(tasks, 5, config.model.dim, device=device)
     start = head, head.new_zeros(tasks, 5)
+    present = torch.ones(support.shape[:3], dtype=torch.bool, device=device)
     steps = 5
-    seconds = timed(lambda _: learn_networks(base, start, support, steps, 1e-3), device) / steps
+
+    def learn(_: int) -> TaskNetworks:
+        return learn_networks(base, start, support, present, steps, 1e-3)
+
+    seconds = timed(learn, device) / steps
     say("networks of their own for 100 tasks", tasks * 25 / seconds, TRAINING)
 
 

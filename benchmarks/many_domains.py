@@ -26,8 +26,8 @@ from typing import get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from polyshot.pool.shrink import folder_bytes
 
+from polyshot.models.backbone import sites_of
 from polyshot.models.modulators import Modulator
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.selector import Selector
@@ -104,7 +104,7 @@ def random_pool(config: ResNetConfig, side: int, domains: int) -> Pool:
     """Make a pool of strangers, each with modulators of its own."""
     torch.manual_seed(0)
     base = ResNet(config)
-    modulators = {f"domain {i}": Modulator(config) for i in range(domains)}
+    modulators = {f"domain {i}": Modulator(sites_of(base)) for i in range(domains)}
     with torch.no_grad():
         for modulator in modulators.values():
             for parameter in modulator.parameters():
@@ -126,6 +126,10 @@ def sizes(pool: Pool) -> str:
             stored.append(f"{precision} {folder_bytes(Path(folder)) / MIB:.1f}")
     loaded = sum(tensor.nbytes for tensor in tensors) / MIB
     return f"{loaded:.1f} MiB loaded; MiB on disk: {', '.join(stored)}"
+
+
+def folder_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def measure(pool: Pool, rule: str, images: NDArray[np.uint8], cost: Cost) -> int:

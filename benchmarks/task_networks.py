@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from polyshot.methods import inner_loop
 from polyshot.methods.protomaml import ProtoMamlLearner
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.task_networks import embed_tasks, task_kernels
-from polyshot.tasks import Tasks
+from polyshot.predict import own_networks
+from polyshot.tasks import Table, Tasks
 from polyshot.util.device import best_device
 
 STEPS, RATE, ALONE, TURNS = 100, 0.001, 4, 7
@@ -42,14 +42,12 @@ def main() -> None:
     print(f"torch {torch.__version__}, {device}, width {config.width}, {side} px")
     table = torch.randint(0, 256, (2000, 3, side, side), device=device, dtype=torch.uint8)
     places = torch.randint(0, 2000, (episodes, 5, 15), device=device)
-    tasks = Tasks(
-        lambda chosen: table[chosen], 2000, places[..., :5], places[..., 5:].flatten(1)
-    )
+    tasks = Tasks(Table.of(table, device), places[..., 5:].flatten(1), places[..., :5])
     learner = ProtoMamlLearner(base, STEPS, RATE)
     learner.adapted(tasks.part(slice(0, 100)), 2)  # warm up
     together = timed(lambda: learner.adapted(tasks, STEPS), device)
     few = tasks.part(slice(0, ALONE))
-    inner_loop.AT_ONCE[device.type] = 1
+    own_networks.AT_ONCE[device.type] = 1
     learner.adapted(few, 2)
     alone = timed(lambda: learner.adapted(few, STEPS), device) / ALONE * episodes
     plain = timed(lambda: [plain_loop(base, learner, t) for t in few.chunks(1)], device)
@@ -63,8 +61,8 @@ def main() -> None:
 def plain_loop(base: ResNet, learner: ProtoMamlLearner, task: Tasks) -> Tensor:
     """What one would write for a single task: functional_call, autograd, SGD."""
     images = task.support_images()
-    weight, bias = (t[0].detach() for t in learner.head(images, 5))
-    flat = images[0].contiguous(memory_format=torch.channels_last)
+    weight, bias = (t[0].detach() for t in learner.head(images))
+    flat = images[0].flatten(0, 1).contiguous(memory_format=torch.channels_last)
     labels = torch.arange(5, device=flat.device).repeat_interleave(5)
     values = {n: p.detach() for n, p in base.named_parameters() if p.ndim == 4}
     values |= {"weight": weight, "bias": bias}
@@ -83,9 +81,9 @@ def plain_loop(base: ResNet, learner: ProtoMamlLearner, task: Tasks) -> Tensor:
 
 
 def against_vmap(base: ResNet, tasks: Tasks, device: torch.device) -> None:
-    images = tasks.support_images()
+    images = tasks.support_images().flatten(1, 2)
     kernels = {n: k.detach().contiguous() for n, k in task_kernels(base, len(tasks)).items()}
-    usual = {n: k.permute(0, 1, 4, 2, 3).contiguous() for n, k in kernels.items()}
+    usual = {f"{n}.weight": k.permute(0, 1, 4, 2, 3).contiguous() for n, k in kernels.items()}
     leaves = {name: kernel.requires_grad_() for name, kernel in kernels.items()}
 
     def ours() -> None:

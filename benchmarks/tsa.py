@@ -20,17 +20,18 @@ from typing import get_args
 import numpy as np
 import torch
 import torch.nn.functional as F
-from polyshot.methods.tasks import IndexedTasks
-from polyshot.models.normalise import normalise
 from torch import Tensor
 from torch.func import functional_call
 
 from polyshot.config import AdaptationConfig
-from polyshot.methods import inner_loop
+from polyshot.models.backbone import sites_of
 from polyshot.models.modulators import Modulator
-from polyshot.models.resnet import ResNet, ResNetConfig, modulated_layers
+from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.pool.pool import Pool
-from polyshot.predict.readout import Adaptation, predict
+from polyshot.predict import own_networks
+from polyshot.predict.predict import Adaptation, predict_tasks
+from polyshot.predict.rules import rule
+from polyshot.tasks import Table, Tasks
 from polyshot.util.device import best_device
 
 UPDATES, ALONE, IMAGES = 40, 4, 2000
@@ -49,27 +50,23 @@ def main() -> None:
     pool = Pool(config, side, "conv1x1", "cosine", ResNet(config), adaptation=ONE_RATE).to(device)
     print(f"torch {torch.__version__}, {device}, width {config.width}, {side} px")
     table = torch.randint(0, 256, (IMAGES, 3, side, side), device=device, dtype=torch.uint8)
-    embeddings = pool.embed(table)[0].to(device)
     places = torch.randint(0, IMAGES, (episodes, 5, 15), device=device)
-    tasks = IndexedTasks(
-        {0: embeddings},
-        places[..., :5],
-        places[..., 5:].flatten(1),
-        take=lambda chosen: table[chosen],
-    )
+    tasks = Tasks(Table.of(table, device), places[..., 5:].flatten(1), places[..., :5])
+    tasks.table.embed(pool.network(0))  # once, for all
 
-    def solve(some: IndexedTasks, rates: tuple[float, ...] = (0.05,)) -> Tensor:
+    def solve(some: Tasks, rates: tuple[float, ...] = (0.05,)) -> Tensor:
         own = replace(pool.adaptation, rates=rates)
-        return predict(replace(pool, adaptation=own), some, "base", "tsa")
+        adapting = replace(pool, adaptation=own)
+        return predict_tasks(adapting, some, [rule("base", pool)], "tsa").probabilities[0]
 
-    few = first(tasks, ALONE)
-    solve(first(tasks, 100))  # warm up
+    few = tasks.part(slice(0, ALONE))
+    solve(tasks.part(slice(0, 100)))  # warm up
     together = timed(lambda: solve(tasks), device)
     choosing = timed(lambda: solve(tasks, (0.05, 0.5)), device)
     plain_loop(pool.base, few, 0)
     plain = timed(lambda: [plain_loop(pool.base, few, e) for e in range(len(few))], device)
     plain *= episodes / len(few)
-    inner_loop.AT_ONCE[device.type] = 1
+    own_networks.AT_ONCE[device.type] = 1
     solve(few)
     alone = timed(lambda: solve(few), device) * episodes / len(few)
     print(f"{episodes} tasks, {UPDATES} updates, one rate: {episodes / together:.1f} tasks/s")
@@ -84,8 +81,9 @@ def own_images(device: torch.device) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     config = ResNetConfig()
-    modulators = {f"domain {i}": Modulator(config) for i in range(8)}
-    pool = Pool(config, 72, "conv1x1", "cosine", ResNet(config), modulators).to(device)
+    base = ResNet(config)
+    modulators = {f"domain {i}": Modulator(sites_of(base)) for i in range(8)}
+    pool = Pool(config, 72, "conv1x1", "cosine", base, modulators).to(device)
     print(f"torch {torch.__version__}, {device}, width {config.width}, {pool.size} px")
     images = np.random.default_rng(0).integers(0, 256, (25, 72, 72, 3), dtype=np.uint8)
     labels = [i // 5 for i in range(25)]
@@ -101,17 +99,12 @@ def own_images(device: torch.device) -> None:
         print(f"fit with {name}: {statistics.median(taken[1:]):.2f} s")
 
 
-def first(tasks: IndexedTasks, count: int) -> IndexedTasks:
-    return replace(tasks, support=tasks.support[:count], query=tasks.query[:count])
-
-
-def plain_loop(base: ResNet, tasks: IndexedTasks, episode: int) -> Tensor:
+def plain_loop(base: ResNet, tasks: Tasks, episode: int) -> Tensor:
     """Adapt the base to one task and classify its queries: cosines [Q, W]."""
-    assert tasks.take is not None
-    images = normalise(tasks.take(tasks.support[episode].flatten()))
+    images = tasks.table.images(tasks.support[episode].flatten())
     images = images.contiguous(memory_format=torch.channels_last)
     labels = torch.arange(5, device=images.device).repeat_interleave(5)
-    layers = [layer.conv for layer in modulated_layers(base.config)]
+    layers = [site.layer for site in sites_of(base)]
     kernels = {conv: base.get_parameter(f"{conv}.weight") for conv in layers}
     leaves = [
         torch.zeros_like(kernels[conv][:, :, 1:2, 1:2], requires_grad=True) for conv in layers
@@ -137,7 +130,7 @@ def plain_loop(base: ResNet, tasks: IndexedTasks, episode: int) -> Tensor:
         optimiser.step()
     with torch.no_grad():
         centres = F.normalize(embed(images).view(5, 5, -1).mean(1), dim=-1)
-        return embed(normalise(tasks.take(tasks.query[episode]))) @ centres.T
+        return embed(tasks.table.images(tasks.query[episode])) @ centres.T
 
 
 def timed(work: Callable[[], object], device: torch.device) -> float:
