@@ -128,7 +128,8 @@ class Walk:
         finally:
             state.acts = {}
         wanted = {*acts, *(norm for name in acts if (norm := self._norms[name]) is not None)}
-        if wrong := sorted(name for name in wanted if state.called.count(name) != 1):
+        if len(state.called) != len(wanted) or set(state.called) != wanted:
+            wrong = sorted(name for name in wanted if state.called.count(name) != 1)
             raise PolyshotError(
                 f"The network does not call each of its layers once in a pass, so that nothing can "
                 f"act there: {join_names(wrong, 3)}. Choose other sites."

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from polyshot.config import AdaptationConfig
-from polyshot.models.backbone import walk_through
+from polyshot.models.backbone import Walk, walk_through
 from polyshot.models.modulators import TaskModulators, no_weights
 from polyshot.models.views import CROPS, VIEWS, View, apply_view
 from polyshot.pool.pool import Pool
@@ -46,6 +46,8 @@ class Networks:
     """Modulators and maps of E tasks (`learn.Learnable`)."""
 
     base: nn.Module
+    walk: Walk
+    """Through the base, looked up once: updates are many and small."""
     modulators: TaskModulators
     """Where learning starts; slopes and shifts stay as they are."""
     tasks: Tasks
@@ -73,16 +75,15 @@ class Networks:
     def inputs(self, rows: Tensor, places: Tensor) -> list[Tensor]:
         """Run the stem, in which nothing is learned: ``[k * W * S', C, h, w]`` for each crop."""
         images = pick(self.tasks.support_images(rows), places).flatten(0, 2)
-        walk = walk_through(self.base)
         with torch.no_grad(), bf16_on(images.device):
             crops = (apply_view(images, crop) for crop in self.crops)
-            return [walk.stem(c.contiguous(memory_format=torch.channels_last)) for c in crops]
+            return [self.walk.stem(c.contiguous(memory_format=torch.channels_last)) for c in crops]
 
     def embed(self, leaves: Sequence[Tensor], rows: Tensor, inputs: Tensor) -> Tensor:
         """Embed by what was learned: ``[k, W * S', d]``."""
         acts = self.learned(leaves, rows).acts(len(rows))
         with bf16_on(inputs.device):
-            embeddings = walk_through(self.base).trunk(inputs, acts)
+            embeddings = self.walk.trunk(inputs, acts)
         return embeddings.view(len(rows), -1, embeddings.shape[-1]) @ leaves[-1].mT
 
     def centres(self, leaves: Sequence[Tensor], rows: Tensor) -> Tensor:
@@ -133,6 +134,7 @@ def learn_own_networks(
     count = max(1, config.updates)  # no more crops than there are updates
     networks = Networks(
         pool.base,
+        walk_through(pool.base),
         start,
         tasks,
         names,
