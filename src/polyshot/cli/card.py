@@ -10,19 +10,13 @@ def card(
     pool: Annotated[
         str, typer.Argument(help="A pool: a folder made by 'train', or the one that ships.")
     ] = "default",
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Markdown file; printed if not given.", show_default=False),
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Markdown file; printed if not given.")] = None,
     results: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="Results of 'evaluate' or 'reproduce'; may be repeated.", show_default=False
-        ),
+        typer.Option(help="Results of 'evaluate' or 'reproduce'; may be repeated."),
     ] = None,
     packs: Annotated[
-        Path | None,
-        typer.Option(help="The sources' packs, to describe the data by.", show_default=False),
+        Path | None, typer.Option(help="The sources' packs, to describe the data by.")
     ] = None,
 ) -> None:
     """Write a pool's card: data and its licence, recipe, accuracy, limits, how to remake it.

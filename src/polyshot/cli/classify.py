@@ -10,21 +10,13 @@ from polyshot.cli.options import Device, PoolName, ViewsName
 
 def classify(
     support: Annotated[
-        Path,
-        typer.Option(
-            help="Examples: a folder for each class, or a CSV of path,label.", show_default=False
-        ),
+        Path, typer.Option(help="Examples: a folder for each class, or a CSV of path,label.")
     ],
     query: Annotated[
-        list[Path],
-        typer.Option(
-            help="What to classify: files or folders; may be repeated.", show_default=False
-        ),
+        list[Path], typer.Option(help="What to classify: files or folders; may be repeated.")
     ],
     pool: PoolName = "default",
-    out: Annotated[
-        Path | None, typer.Option(help="Write a table: labels.csv.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a table: labels.csv.")] = None,
     rule: Annotated[
         str,
         typer.Option(help="How members are weighed: auto, select, average, base, member:<domain>."),
@@ -42,8 +34,7 @@ def classify(
         typer.Option(
             help="Answer 'none of these' to images unlike all examples; the share of images of "
             "your classes that may get it by mistake. 0.05 needs 19 examples or more, of classes "
-            "that have two.",
-            show_default=False,
+            "that have two."
         ),
     ] = None,
     views: ViewsName = None,
@@ -91,7 +82,7 @@ def classify(
 
 
 def example(
-    out: Annotated[Path, typer.Argument(help="Folder to make.", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="Folder to make.")],
     domain: Annotated[
         str, typer.Option(help="An embedded domain: flowers, plankton, signs, ...")
     ] = "flowers",

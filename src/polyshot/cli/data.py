@@ -15,14 +15,10 @@ data = typer.Typer(
     help="Turn images into packs; look at them, split them, draw episodes.", no_args_is_help=True
 )
 
-Packs = Annotated[Path, typer.Argument(help="A pack, or a folder of packs.", show_default=False)]
-OnePack = Annotated[
-    Path, typer.Argument(help="A pack: a folder made by 'data import'.", show_default=False)
-]
+Packs = Annotated[Path, typer.Argument(help="A pack, or a folder of packs.")]
+OnePack = Annotated[Path, typer.Argument(help="A pack: a folder made by 'data import'.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace packs that exist.")]
-Workers = Annotated[
-    int | None, typer.Option(min=1, help="Processes; all cores if not given.", show_default=False)
-]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes; all cores if not given.")]
 
 
 @data.command("import")
@@ -31,26 +27,16 @@ def data_import(
         Path,
         typer.Argument(
             help="An image folder (a folder for each class), a zip or tar of one, Parquet files, "
-            "or the Visual Decathlon's root.",
-            show_default=False,
+            "or the Visual Decathlon's root."
         ),
     ],
-    out: Annotated[
-        Path, typer.Option(help="Folder for the packs, one folder a domain.", show_default=False)
-    ],
-    name: Annotated[
-        str | None, typer.Option(help="The domain's name, if not the path's.", show_default=False)
-    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the packs, one folder a domain.")],
+    name: Annotated[str | None, typer.Option(help="The domain's name, if not the path's.")] = None,
     size: Annotated[int, typer.Option(help="Side length in pixels.")] = 72,
-    only: Annotated[
-        str, typer.Option(help="Of several domains import these: a,b,c.", show_default=False)
-    ] = "",
+    only: Annotated[str, typer.Option(help="Of several domains import these: a,b,c.")] = "",
     seed: Annotated[int, typer.Option(help="Seed of the random class split.")] = 0,
     split: Annotated[
-        Path | None,
-        typer.Option(
-            help='Your own class split: JSON with "train", "val", "test".', show_default=False
-        ),
+        Path | None, typer.Option(help='Your own class split: JSON with "train", "val", "test".')
     ] = None,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Go on without unreadable images and empty classes.")
@@ -66,12 +52,11 @@ def data_import(
         str | None,
         typer.Option(
             help="Regular expression on an image's path whose parenthesis names its group, "
-            r"for example '(clip\d+)_': support and query never share a group.",
-            show_default=False,
+            r"for example '(clip\d+)_': support and query never share a group."
         ),
     ] = None,
     label_column: Annotated[
-        str | None, typer.Option(help="Parquet: the label column, if several.", show_default=False)
+        str | None, typer.Option(help="Parquet: the label column, if several.")
     ] = None,
     keep_case: Annotated[
         bool, typer.Option("--keep-case", help="'a' and 'A' are different classes.")
@@ -110,10 +95,8 @@ def data_import(
 
 @data.command("toy")
 def data_toy(
-    out: Annotated[Path, typer.Option(help="Folder for the packs.", show_default=False)],
-    only: Annotated[
-        str, typer.Option(help="Draw only these domains: a,b,c.", show_default=False)
-    ] = "",
+    out: Annotated[Path, typer.Option(help="Folder for the packs.")],
+    only: Annotated[str, typer.Option(help="Draw only these domains: a,b,c.")] = "",
     size: Annotated[int, typer.Option(help="Side length in pixels.")] = 72,
     per_class: Annotated[int, typer.Option(min=1, help="Images of each class.")] = 30,
     seed: Annotated[int, typer.Option(help="Another seed, other images of the same classes.")] = 0,
@@ -172,9 +155,7 @@ def data_list(folder: Packs) -> None:
 @data.command("sheet")
 def data_sheet(
     pack: OnePack,
-    picture: Annotated[
-        Path, typer.Argument(help="Where to write it: out.png.", show_default=False)
-    ],
+    picture: Annotated[Path, typer.Argument(help="Where to write it: out.png.")],
     classes: Annotated[int, typer.Option(min=1, help="Classes at most.")] = 48,
     examples: Annotated[int, typer.Option(min=1, help="Images of each class.")] = 8,
     seed: Annotated[int, typer.Option(help="Another seed, other images.")] = 0,
@@ -191,14 +172,9 @@ def data_sheet(
 def data_split(
     pack: OnePack,
     file: Annotated[
-        Path | None,
-        typer.Option(
-            help='Record your own split: JSON with "train", "val", "test".', show_default=False
-        ),
+        Path | None, typer.Option(help='Record your own split: JSON with "train", "val", "test".')
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Record a new random split.", show_default=False)
-    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Record a new random split.")] = None,
 ) -> None:
     """Show a pack's class split, or record another one in it."""
     from polyshot.cli.display import out, table
@@ -237,12 +213,8 @@ def data_episodes(
     ] = False,
     share_groups: ShareGroups = False,
     drop_small: DropSmall = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Save the indices: out.npz.", show_default=False)
-    ] = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="Draw the first episode: out.png.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Save the indices: out.npz.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw the first episode: out.png.")] = None,
 ) -> None:
     """Draw episodes: the same seed gives the same ones, for every method, on every machine."""
     from polyshot.data.episodes import EpisodeSampler

@@ -44,7 +44,6 @@ def progress(unit: str, whole: str = "") -> Iterator[Callable[[str, int, int], N
         unit: what the bars count.
         whole: name of a bar that counts parts of a long work, in units of its name: it comes first
             and stays, the others go when they are full or when the next part is begun.
-
     """
     bars: dict[str, TaskID] = {}
     columns = (

@@ -15,12 +15,9 @@ ShareGroups = Annotated[
 DropSmall = Annotated[
     bool, typer.Option("--drop-small", help="Leave out classes that are too small.")
 ]
-Device = Annotated[
-    str | None, typer.Option(help="cpu or cuda; the GPU where there is one.", show_default=False)
-]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda; the GPU where there is one.")]
 PoolName = Annotated[
-    str,
-    typer.Option("--pool", help="A pool: a folder made by 'train', or the one that ships."),
+    str, typer.Option("--pool", help="A pool: a folder made by 'train', or the one that ships.")
 ]
 ViewsName = Annotated[
     str | None,
@@ -28,7 +25,6 @@ ViewsName = Annotated[
         "--views",
         help="How often to look at each image: one, three (zoomed) or five (with its corners). "
         "More is steadier, and as many times slower; as the pool says if not given.",
-        show_default=False,
     ),
 ]
 

@@ -19,10 +19,7 @@ PoolPath = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(
-        help="Write the new pool here; without it, in place ('default' needs it).",
-        show_default=False,
-    ),
+    typer.Option(help="Write the new pool here; without it, in place ('default' needs it)."),
 ]
 NoSelector = Annotated[
     bool,
@@ -33,14 +30,12 @@ NoSelector = Annotated[
 @pools.command()
 def add(
     pool: PoolPath,
-    pack: Annotated[Path, typer.Argument(help="The new domain's pack.", show_default=False)],
+    pack: Annotated[Path, typer.Argument(help="The new domain's pack.")],
     out: Out = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set",
-            help="Override an option of the pool's training: --set modulator.steps=500.",
-            show_default=False,
+            "--set", help="Override an option of the pool's training: --set modulator.steps=500."
         ),
     ] = None,
     no_selector: NoSelector = False,
@@ -75,7 +70,7 @@ def add(
 @pools.command()
 def remove(
     pool: PoolPath,
-    domain: Annotated[str, typer.Argument(help="Its name, see 'pool list'.", show_default=False)],
+    domain: Annotated[str, typer.Argument(help="Its name, see 'pool list'.")],
     out: Out = None,
 ) -> None:
     """Remove a domain's members and all that the pool keeps of its tasks; nothing is trained.
@@ -119,7 +114,7 @@ def list_(pool: PoolPath = NAME) -> None:
 def merge(
     one: PoolPath,
     other: PoolPath,
-    out: Annotated[Path, typer.Option(help="Folder of the new pool.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder of the new pool.")],
     no_selector: NoSelector = False,
 ) -> None:
     """Join two pools over one base; the selector is trained anew, in seconds.

@@ -8,14 +8,10 @@ import typer
 
 def report(
     folder: Annotated[
-        Path,
-        typer.Argument(
-            help="A folder made by 'reproduce', or a file of results.", show_default=False
-        ),
+        Path, typer.Argument(help="A folder made by 'reproduce', or a file of results.")
     ],
     out: Annotated[
-        Path | None,
-        typer.Option(help="Where the report goes; FOLDER/report if not given.", show_default=False),
+        Path | None, typer.Option(help="Where the report goes; FOLDER/report if not given.")
     ] = None,
 ) -> None:
     """Write the report of the experiments: a page to look at, tables as Markdown and LaTeX.

@@ -8,23 +8,18 @@ import typer
 from polyshot.cli.options import Device, names_in
 from polyshot.cli.tables import show_accuracies
 
-Packs = Annotated[Path, typer.Argument(help="A folder of packs.", show_default=False)]
+Packs = Annotated[Path, typer.Argument(help="A folder of packs.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", help="Override an option of the preset: --set base.steps=100.", show_default=False
-    ),
+    typer.Option("--set", help="Override an option of the preset: --set base.steps=100."),
 ]
 
 
 def train(
     packs: Packs,
-    out: Annotated[
-        Path,
-        typer.Option(help="Run folder; the pool is in it when all is done.", show_default=False),
-    ],
+    out: Annotated[Path, typer.Option(help="Run folder; the pool is in it when all is done.")],
     sources: Annotated[
-        str, typer.Option(help="Domains to train on: a,b,c; all if not given.", show_default=False)
+        str, typer.Option(help="Domains to train on: a,b,c; all if not given.")
     ] = "",
     preset: Annotated[
         str, typer.Option(help="tiny (minutes on two cores), paper, or strong.")
@@ -34,16 +29,12 @@ def train(
     settings: Settings = None,
     start: Annotated[
         Path | None,
-        typer.Option(
-            help="Start the base from torchvision's ResNet-18 weights (safetensors).",
-            show_default=False,
-        ),
+        typer.Option(help="Start the base from torchvision's ResNet-18 weights (safetensors)."),
     ] = None,
     members_per_source: Annotated[
         str,
         typer.Option(
-            help="Members of each source, one for each cluster of its classes: a number, or auto.",
-            show_default=False,
+            help="Members of each source, one for each cluster of its classes: a number, or auto."
         ),
     ] = "",
     joint: Annotated[
@@ -80,10 +71,7 @@ def train(
 
 def info(
     pool: Annotated[
-        str | None,
-        typer.Argument(
-            help="A pool, or 'default'; without one, the paper's sizes.", show_default=False
-        ),
+        str | None, typer.Argument(help="A pool, or 'default'; without one, the paper's sizes.")
     ] = None,
 ) -> None:
     """Show what a pool holds: members, parameters, how it was trained; or the paper's sizes."""

@@ -81,7 +81,6 @@ def augment(
 
     Returns:
         float32 ``[B, 3, H, W]`` in ``[0, 1]``.
-
     """
     random = chances(seed, step, len(images), images.device)
     return recolour(resample(images, how, random, mirror), how, random)

@@ -68,7 +68,6 @@ class EpisodeSampler:
         group_disjoint: where the domain has groups, support and query never share one.
         drop_small: leave classes out that are too small for the shape, instead of refusing.
         device: where the tensors are made; the answer is the same everywhere.
-
     """
 
     def __init__(
@@ -294,7 +293,6 @@ def draw_group_disjoint(
     Returns:
         Positions in the class, int64 ``[R, max shots]`` and ``[R, max queries]``; what lies beyond
         a row's own numbers is arbitrary.
-
     """
     rows, count = groups.shape
     positions = torch.arange(count, device=groups.device)

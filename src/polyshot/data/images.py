@@ -107,7 +107,6 @@ def decode(data: bytes, size: int) -> NDArray[np.uint8] | BadImage:
 
     Returns:
         uint8 ``[3, size, size]``, or the reason why the bytes are no usable image.
-
     """
     if not data:
         return BadImage("empty file")
@@ -120,9 +119,7 @@ def decode(data: bytes, size: int) -> NDArray[np.uint8] | BadImage:
                 if image.width * image.height > MAX_PIXELS:
                     return BadImage(f"too large ({full[0]} x {full[1]} pixels)")
                 square = ImageOps.fit(
-                    to_rgb(ImageOps.exif_transpose(image)),
-                    (size, size),
-                    Image.Resampling.BICUBIC,
+                    to_rgb(ImageOps.exif_transpose(image)), (size, size), Image.Resampling.BICUBIC
                 )
     except UnidentifiedImageError:
         return BadImage("not an image")

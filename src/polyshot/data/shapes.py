@@ -85,7 +85,6 @@ def variable_numbers(
 
     Returns:
         Shots and queries of each class, int64 ``[W, E]``, both 0 for the ways an episode lacks.
-
     """
     most_way, count = sizes.shape
 

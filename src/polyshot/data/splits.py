@@ -66,7 +66,6 @@ def split_classes(
         class_names: one name a class; its position is the class id.
         seed: chooses among random splits; WordNet's split does not depend on it.
         sizes: published numbers of train, val and test classes, where they differ from the rule's.
-
     """
     count = len(class_names)
     if sizes is None and count and all(WNID.match(name) for name in class_names):

@@ -34,15 +34,10 @@ class Images:
         part: ``train``, ``val`` or ``test``.
         device: where batches are wanted.
         resident: whether to hold all images there; None decides by the free memory.
-
     """
 
     def __init__(
-        self,
-        packs: Sequence[Pack],
-        part: str,
-        device: torch.device,
-        resident: bool | None = None,
+        self, packs: Sequence[Pack], part: str, device: torch.device, resident: bool | None = None
     ):
         self.packs, self.device = tuple(packs), device
         self.ids = [_ids_of_part(pack, part) for pack in packs]

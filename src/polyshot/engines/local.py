@@ -69,7 +69,6 @@ def helped(count: int, command: Sequence[str]) -> Iterator[list[subprocess.Popen
 
     Yields:
         The helpers.
-
     """
     if count == 1:
         yield []

@@ -19,12 +19,7 @@ from polyshot.models.modulators import Kind, Modulator
 from polyshot.models.resnet import ResNet, ResNetConfig, load_base
 from polyshot.models.selector import MemberAttention, Selector
 from polyshot.models.views import MEAN, STD, Views
-from polyshot.pool.precision import (
-    Precision,
-    check_precision,
-    from_stored,
-    to_stored,
-)
+from polyshot.pool.precision import Precision, check_precision, from_stored, to_stored
 from polyshot.pool.statistics import from_tensors, to_tensors
 from polyshot.util import __version__
 from polyshot.util.checks import (

@@ -123,7 +123,6 @@ def read_description(
 
     Returns:
         The description, checked, and the plain data that it came from.
-
     """
     try:
         about = json.loads((path / file).read_text(encoding="utf-8"))
@@ -156,7 +155,6 @@ def replaced(node: Any, names: Sequence[str], text: str, option: str) -> Any:
         names: of the fields that lead to the value.
         text: the value.
         option: what the user wrote, for messages.
-
     """
     fields = _hints(type(node))
     name = _old_names(node).get(names[0], names[0])
@@ -193,7 +191,6 @@ def build(kind: Any, value: Any, where: str = "") -> Any:
         kind: a dataclass, a plain type, or a Literal, union, list or Annotated of such.
         value: plain data, as from JSON.
         where: names of the fields that lead to it.
-
     """
     if kind is Any:
         return value

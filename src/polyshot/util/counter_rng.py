@@ -38,7 +38,6 @@ def bits(key: int, rows: Tensor, columns: int) -> Tensor:
 
     Returns:
         int32 ``[columns, R]``. A row's numbers do not depend on how many columns are asked for.
-
     """
     state = rows * _STEP64 + key
     state ^= state >> 30

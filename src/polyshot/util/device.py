@@ -145,7 +145,6 @@ def in_parts(count: int, step: int, work: Callable[[slice], Done]) -> Iterator[t
 
     Yields:
         Each part, in order, and what was done with it.
-
     """
     start = 0
     while start < count:

@@ -50,7 +50,6 @@ def new_folder(path: Path, check: Callable[[Path], None] = lambda _: None) -> It
     Args:
         path: the folder's name.
         check: refuses to replace what has this name; called before anything is written.
-
     """
     with clear_errors(path), _alone(path) as (place, partial):
         old = place.with_name(f".{place.name}.old")

@@ -16,7 +16,6 @@ def locked(path: Path, of: Path | None = None) -> Iterator[None]:
     Args:
         path: of the lock's file, which stays afterwards: a new one would be another lock.
         of: what it guards, for messages; the lock itself where it is not said.
-
     """
     with _held(path, of or path, wait=True):
         yield

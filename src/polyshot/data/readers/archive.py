@@ -23,11 +23,7 @@ from polyshot.data.readers import FileItem, Listing, ReadOptions
 from polyshot.data.readers.folder import arrange
 from polyshot.errors import PolyshotError
 
-OPENERS = {
-    b"\x1f\x8b": gzip.GzipFile,
-    b"BZ": bz2.BZ2File,
-    b"\xfd7": lzma.LZMAFile,
-}
+OPENERS = {b"\x1f\x8b": gzip.GzipFile, b"BZ": bz2.BZ2File, b"\xfd7": lzma.LZMAFile}
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 

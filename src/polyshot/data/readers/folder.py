@@ -93,7 +93,6 @@ def arrange(
         make_item: turns a file's relative path into something a worker can read.
         where: the root as the user named it, for messages.
         options: the user's wishes.
-
     """
     paths = sorted(path.parts for path in files if not _is_junk(path))
     below = sorted(path.parts for path in folders if not _is_junk(path))

@@ -8,25 +8,18 @@ example number, size and seed.
 import numpy as np
 from numpy.typing import NDArray
 
-from polyshot.data.toy import (
-    aerial,
-    flowers,
-    glyphs,
-    plankton,
-    signs,
-    smears,
-    solids,
-    strokes,
-    textures,
-    vehicles,
-)
 from polyshot.data.toy.canvas import ToyDomain, generator, to_bytes
+from polyshot.data.toy.characters import glyphs, strokes
+from polyshot.data.toy.drawings import signs, vehicles
+from polyshot.data.toy.living import flowers, plankton
+from polyshot.data.toy.scenes import aerial, solids
+from polyshot.data.toy.textures import smears, textures
 from polyshot.errors import PolyshotError, did_you_mean, join_names
 
 __all__ = ["DOMAINS", "ToyDomain", "draw", "draw_one"]
 
-_ROOMS = (glyphs, strokes, textures, signs, flowers, vehicles, aerial, smears, plankton, solids)
-DOMAINS: dict[str, ToyDomain] = {room.DOMAIN.name: room.DOMAIN for room in _ROOMS}
+_ALL = (glyphs, strokes, textures, signs, flowers, vehicles, aerial, smears, plankton, solids)
+DOMAINS: dict[str, ToyDomain] = {domain.name: domain for domain in _ALL}
 """The embedded domains by name."""
 
 _SMALLEST = 16  # pixels: below this the forms that define the classes are gone

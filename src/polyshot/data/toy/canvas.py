@@ -7,7 +7,7 @@ same reason.
 """
 
 import colorsys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -242,47 +242,6 @@ def light(rng: Random, picture: Array, amount: float = 1.0, noise: float = 0.04)
 
 
 @dataclass(frozen=True)
-class Mark:
-    """One part of a drawing."""
-
-    material: str
-    """The letter that a colour is given for."""
-    line: float
-    """The width of a line, 0 for a filled outline."""
-    points: Points
-    """The corners `[n, 2]` in the unit frame."""
-
-
-def parse(text: str, unit: float = 1.0, origin: tuple[float, float] = (0, 0)) -> tuple[Mark, ...]:
-    """Read a drawing; `unit` of its lengths make 1, and `origin` is put in the middle.
-
-    With a `unit` below zero, y goes up in the notation.
-    """
-    axes = np.array([abs(unit), unit])
-    marks = []
-    for part in text.split(";"):
-        head, *tokens = part.split()
-        places = np.array([[float(number) for number in token.split(",")] for token in tokens])
-        places = (places - np.array(origin)) / axes
-        if "@" in head:
-            radius = float(head[2:]) / abs(unit)
-            marks += [Mark(head[0], 0, ellipse(x, y, radius, radius)) for x, y in places]
-        else:
-            width = float(head[2:]) / abs(unit) if "~" in head else 0
-            marks.append(Mark(head[0], width, places))
-    return tuple(marks)
-
-
-def draw_marks(canvas: Canvas, marks: tuple[Mark, ...], colours: Mapping[str, Colour]) -> None:
-    """Draw the marks in their order, each in the colour of its material."""
-    for mark in marks:
-        if mark.line:
-            canvas.line(mark.points, mark.line, colours[mark.material])
-        else:
-            canvas.polygon(mark.points, colours[mark.material])
-
-
-@dataclass(frozen=True)
 class ToyDomain:
     """An image collection that code draws."""
 
@@ -296,3 +255,10 @@ class ToyDomain:
     """Whether a horizontal flip keeps the class."""
     paint: Callable[[int, Random, int], Array]
     """`paint(class_id, rng, size)` draws one example, float32 `[size, size, 3]` of about 0 to 1."""
+
+
+def domain(
+    about: str, class_names: tuple[str, ...], mirror: bool
+) -> Callable[[Callable[[int, Random, int], Array]], ToyDomain]:
+    """Turn a painter into the embedded domain of its name."""
+    return lambda paint: ToyDomain(paint.__name__, about, class_names, mirror, paint)

@@ -125,7 +125,6 @@ def draw_example(
         shot: examples of each.
         queries: images of each to classify.
         seed: another seed, other images.
-
     """
     if out.exists():
         raise PolyshotError(f"{out} exists: choose a folder that does not.")
