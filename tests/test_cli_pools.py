@@ -15,7 +15,7 @@ from polyshot.data.toy.packs import draw_packs
 from polyshot.pool import default
 from polyshot.pool.pool import Pool
 from polyshot.training.edit import grow
-from polyshot.util.locks import locked
+from polyshot.util.files import locked
 
 from .test_cli_pool import SMALL, done, polyshot, refused, states, training
 

@@ -24,7 +24,7 @@ from polyshot.methods.method import METHODS, Fitted, Method, find_methods
 from polyshot.pool.pool import Pool
 from polyshot.tasks import Tasks
 from polyshot.training.training_run import TrainingRun
-from polyshot.util.locks import locked
+from polyshot.util.files import locked
 
 from .small_worlds import OTHER, SHAPE, SMALL, pack_of, run_grid, states
 

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from polyshot.errors import PolyshotError
-from polyshot.util.locks import locked, locked_if_free
+from polyshot.util.files import locked, locked_if_free
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from polyshot.util.locks import locked
+from polyshot.util.files import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

@@ -10,12 +10,11 @@ import typer
 
 from polyshot.cli import experiments
 from polyshot.cli import train as training
-from polyshot.cli.card import card
 from polyshot.cli.classify import classify, example
 from polyshot.cli.data import data
 from polyshot.cli.evaluate import evaluate
 from polyshot.cli.pool import pools
-from polyshot.cli.report import report
+from polyshot.cli.report import card, report
 from polyshot.errors import PolyshotError
 from polyshot.util import __version__
 
@@ -43,7 +42,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     try:
         app(arguments)
     except PolyshotError as error:
-        _say_error(str(error))
+        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        typer.echo(str(error), err=True)
         sys.exit(2)
     except KeyboardInterrupt:
         _say_interrupted()
@@ -60,11 +60,6 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def _say_interrupted() -> NoReturn:
     typer.echo("Interrupted.", err=True)
     sys.exit(INTERRUPTED)
-
-
-def _say_error(message: str) -> None:
-    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    typer.echo(message, err=True)
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,15 +1,21 @@
 """Commands about data: import, look, split, draw episodes."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from polyshot.cli.options import DropSmall, EpisodeSeed, Part, Queries, ShareGroups, Shot, Way
+from polyshot.cli.options import (
+    DropSmall,
+    EpisodeSeed,
+    Part,
+    Queries,
+    ShareGroups,
+    Shot,
+    Way,
+    names_in,
+)
 from polyshot.errors import PolyshotError, join_names
-
-if TYPE_CHECKING:
-    from polyshot.data.importer import Imported
 
 data = typer.Typer(
     help="Turn images into packs; look at them, split them, draw episodes.", no_args_is_help=True
@@ -83,14 +89,22 @@ def data_import(
         skip_bad=skip_bad,
         overwrite=overwrite,
         keep=keep,
-        only=tuple(filter(None, only.split(","))),
+        only=tuple(names_in(only)),
         workers=workers,
     )
     read_options = ReadOptions(name, label_column, group_pattern, keep_case)
     with progress("images") as report:
         done = import_source(path, out, options, read_options, report)
     for one in done:
-        _say_imported(one)
+        domain = one.pack.domain
+        what = f"{len(domain.labels):,} images of {len(domain.class_names):,} classes"
+        if one.kept:
+            typer.echo(f"kept {one.pack.path}: {what}")
+            continue
+        typer.echo(f"wrote {one.pack.path}: {what}, hash {one.pack.hash[:12]}")
+        if one.skipped:
+            named = join_names((f"{bad.where} ({bad.kind})" for bad in one.skipped), limit=3)
+            typer.echo(f"  left out {len(one.skipped):,} unreadable files: {named}", err=True)
 
 
 @data.command("toy")
@@ -107,9 +121,8 @@ def data_toy(
     from polyshot.cli.display import progress
     from polyshot.data.toy.packs import draw_packs
 
-    names = tuple(filter(None, only.split(",")))
     with progress("images") as report:
-        draw_packs(out, names, size, per_class, seed, overwrite, workers, report)
+        draw_packs(out, names_in(only), size, per_class, seed, overwrite, workers, report)
 
 
 @data.command("list")
@@ -120,36 +133,23 @@ def data_list(folder: Packs) -> None:
     from polyshot.cli.display import out, table
     from polyshot.data.pack import Pack, find_packs
 
-    columns = (
-        "domain",
-        "classes",
-        "train/val/test",
-        "images",
-        "a class: min",
-        "median",
-        "max",
-        "groups",
-        "size",
-        "hash",
-    )
-    rows = []
-    for pack in map(Pack.open, find_packs(folder)):
-        domain, sizes = pack.domain, pack.domain.class_sizes
-        parts = "/".join(map(str, domain.split.sizes))
-        counts = int(sizes.min()), int(np.median(sizes)), int(sizes.max())
-        rows.append(
-            (
-                domain.name,
-                len(sizes),
-                parts,
-                len(domain.labels),
-                *counts,
-                domain.group_count,
-                pack.size,
-                pack.hash[:12],
-            )
-        )
-    out.print(table(columns, rows))
+    packs = [Pack.open(path) for path in find_packs(folder)]
+    rows = [
+        {
+            "domain": pack.domain.name,
+            "classes": len(pack.domain.class_names),
+            "train/val/test": "/".join(map(str, pack.domain.split.sizes)),
+            "images": len(pack.domain.labels),
+            "a class: min": int(pack.domain.class_sizes.min()),
+            "median": int(np.median(pack.domain.class_sizes)),
+            "max": int(pack.domain.class_sizes.max()),
+            "groups": pack.domain.group_count,
+            "size": pack.size,
+            "hash": pack.hash[:12],
+        }
+        for pack in packs
+    ]
+    out.print(table(list(rows[0]), [list(row.values()) for row in rows]))
 
 
 @data.command("sheet")
@@ -246,15 +246,3 @@ def data_episodes(
     if picture is not None:
         save_picture(episode_sheet(opened, episodes), picture)
         typer.echo(f"wrote {picture}")
-
-
-def _say_imported(one: "Imported") -> None:
-    domain = one.pack.domain
-    what = f"{len(domain.labels):,} images of {len(domain.class_names):,} classes"
-    if one.kept:
-        typer.echo(f"kept {one.pack.path}: {what}")
-        return
-    typer.echo(f"wrote {one.pack.path}: {what}, hash {one.pack.hash[:12]}")
-    if one.skipped:
-        named = join_names((f"{bad.where} ({bad.kind})" for bad in one.skipped), limit=3)
-        typer.echo(f"  left out {len(one.skipped):,} unreadable files: {named}", err=True)

@@ -41,17 +41,15 @@ class Check:
 
 def examine() -> list[Check]:
     """Run every check; the worst verdict of a sound installation is ``note``."""
-    checks = [_python(), Check("polyshot", "ok", __version__)]
+    checks = [
+        Check("Python", "ok" if sys.version_info >= (3, 11) else "bad", platform.python_version()),
+        Check("polyshot", "ok", __version__),
+    ]
     if _is_installed("polyshot"):
         checks += [*_dependencies(), *_extras()]
     else:
         checks.append(Check("install", "note", "run from source, not installed: pip install -e ."))
     return checks + _hardware()
-
-
-def _python() -> Check:
-    version = platform.python_version()
-    return Check("Python", "ok" if sys.version_info >= (3, 11) else "bad", version)
 
 
 def _requirements() -> list[Requirement]:
@@ -109,7 +107,9 @@ def _hardware() -> list[Check]:
 
     from polyshot.util.device import cores
 
-    checks = [Check("cores", "ok", str(cores())), _memory(), _disk()]
+    free = shutil.disk_usage(Path.cwd()).free / 2**30
+    checks = [Check("cores", "ok", str(cores())), _memory()]
+    checks.append(Check("disk", "ok" if free >= 1 else "note", f"{free:,.1f} GiB free here"))
     devices = ["cpu"]
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
@@ -144,8 +144,3 @@ def _memory() -> Check:
         return Check("memory", "note", "unknown on this system")
     gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     return Check("memory", "ok" if gib >= 2 else "note", f"{gib:,.1f} GiB")
-
-
-def _disk() -> Check:
-    gib = shutil.disk_usage(Path.cwd()).free / 2**30
-    return Check("disk", "ok" if gib >= 1 else "note", f"{gib:,.1f} GiB free here")

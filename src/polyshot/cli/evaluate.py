@@ -14,7 +14,6 @@ from polyshot.cli.options import (
     ViewsName,
     names_in,
 )
-from polyshot.cli.tables import show_accuracies
 
 
 def evaluate(
@@ -104,7 +103,7 @@ def evaluate(
 
     Example: polyshot evaluate photos/
     """
-    from polyshot.cli.display import progress
+    from polyshot.cli.display import progress, show_accuracies
     from polyshot.evaluation.evaluate import confusion as count_confusions
     from polyshot.evaluation.evaluate import evaluate as measure
     from polyshot.evaluation.results import Result, append_results

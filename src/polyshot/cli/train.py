@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from polyshot.cli.options import Device, names_in
-from polyshot.cli.tables import show_accuracies
 
 Packs = Annotated[Path, typer.Argument(help="A folder of packs.")]
 Settings = Annotated[
@@ -107,7 +106,7 @@ def demo(
     Takes some minutes on two cores and ends with a page to look at. It can be interrupted and goes
     on where it was.
     """
-    from polyshot.cli.display import progress
+    from polyshot.cli.display import progress, show_accuracies
     from polyshot.config import override, preset
     from polyshot.experiments.demo import run_demo
 

@@ -49,12 +49,8 @@ class Episodes:
     def save(self, path: Path) -> None:
         """Write the indices as ``support``, ``query`` and ``classes`` of a numpy archive."""
         with new_file(path) as file:
-            np.savez_compressed(
-                file,
-                support=self.support.cpu().numpy(),
-                query=self.query.cpu().numpy(),
-                classes=self.classes.cpu().numpy(),
-            )
+            arrays = {name: tensor.cpu().numpy() for name, tensor in vars(self).items()}
+            np.savez_compressed(file, **arrays)
 
 
 class EpisodeSampler:
@@ -121,14 +117,14 @@ class EpisodeSampler:
     def _draw_fixed(self, numbers: Tensor, shape: EpisodeShape) -> tuple[Tensor, Tensor]:
         """Return the classes drawn, ``[way, E]``, and places in ``_order``, ``[m, way, E]``."""
         if self.group_disjoint:
-            chosen = self._draw_classes(uniform(self.key, numbers, shape.way))
+            chosen = draw_distinct(uniform(self.key, numbers, shape.way), self._class_count)
             shots = torch.full_like(chosen, shape.shot)
             queries = torch.full_like(chosen, shape.queries)
             return chosen, self._draw_grouped(numbers, chosen, shots, queries)
         # Row 0 draws the classes, the others the images: one stream, so one call.
         columns = (1 + shape.shot + shape.queries) * shape.way
         random = uniform(self.key, numbers, columns).view(-1, shape.way, len(numbers))
-        chosen = self._draw_classes(random[0])
+        chosen = draw_distinct(random[0], self._class_count)
         # Where all classes have one size, one number is a smaller tensor than one a class.
         limit = self._sizes[0] if self._even else _at(self._sizes, chosen)
         images = draw_distinct(random[1:], limit, self._position_type)
@@ -139,7 +135,7 @@ class EpisodeSampler:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return classes, places, and the shots and queries of each class, ``[way, E]``."""
         way = min(shape.max_way, len(self.class_ids))
-        chosen = self._draw_classes(uniform(self.key, numbers, way))
+        chosen = draw_distinct(uniform(self.key, numbers, way), self._class_count)
         limits = [table[chosen.cpu()] for table in (self._sizes.cpu(), *self._limits)]
         stream = counter_rng.key(self.key, "shape")
         drawn = variable_numbers(shape, stream, numbers.cpu(), *limits)
@@ -173,16 +169,13 @@ class EpisodeSampler:
         # Padding may point past the class's end, but never past the table's.
         return (images + _at(self._starts, chosen)).clamp_(max=len(self.domain.labels) - 1)
 
-    def _draw_classes(self, random: Tensor) -> Tensor:
-        """Return positions in ``class_ids``, int32 ``[way, E]``."""
-        return draw_distinct(random, self._class_count)
-
     def _elements_per_episode(self) -> int:
-        if isinstance(self.shape, VariableShape):
-            drawn = self.shape.max_support + self.shape.max_queries
-            return self.shape.max_way * (self._groups.shape[1] if self.group_disjoint else drawn)
-        drawn = self.shape.shot + self.shape.queries
-        return self.shape.way * (self._groups.shape[1] if self.group_disjoint else drawn)
+        shape = self.shape
+        if isinstance(shape, VariableShape):
+            way, drawn = shape.max_way, shape.max_support + shape.max_queries
+        else:
+            way, drawn = shape.way, shape.shot + shape.queries
+        return way * (self._groups.shape[1] if self.group_disjoint else drawn)
 
     def _make_tables(self, capacity: Capacity) -> None:
         """Tabulate each usable class: where its images start in ``_order``, how many, groups."""

@@ -71,7 +71,8 @@ def load_images(images: Images, size: int, report: Progress | None = None) -> ND
         run = threads.map if from_files and len(items) > 1 else map
         for i, result in enumerate(run(lambda item: _load(item, size), items)):
             if isinstance(result, BadImage):
-                bad.append(BadImage(result.kind, _name(items[i], i)))
+                name = str(items[i]) if isinstance(items[i], str | Path) else f"images[{i}]"
+                bad.append(BadImage(result.kind, name))
             else:
                 made.append(result)
             if report:
@@ -99,14 +100,10 @@ def as_list(images: Images) -> list[ImageLike]:
 
 
 def decode(data: bytes, size: int) -> NDArray[np.uint8] | BadImage:
-    """Decode to RGB, make it square by a shorter-side resize and a centre crop.
+    """Decode a file of any format and colour mode that Pillow reads: uint8 ``[3, size, size]``.
 
-    Args:
-        data: the encoded file, of any format and colour mode that Pillow reads.
-        size: side length in pixels.
-
-    Returns:
-        uint8 ``[3, size, size]``, or the reason why the bytes are no usable image.
+    It becomes RGB, and square by a shorter-side resize and a centre crop. What is no usable image
+    is a reason why.
     """
     if not data:
         return BadImage("empty file")
@@ -118,9 +115,7 @@ def decode(data: bytes, size: int) -> NDArray[np.uint8] | BadImage:
                 image.draft("RGB", (size, size))  # JPEG only: decodes at 1/2, 1/4 or 1/8
                 if image.width * image.height > MAX_PIXELS:
                     return BadImage(f"too large ({full[0]} x {full[1]} pixels)")
-                square = ImageOps.fit(
-                    to_rgb(ImageOps.exif_transpose(image)), (size, size), Image.Resampling.BICUBIC
-                )
+                return _fitted(image, size)
     except UnidentifiedImageError:
         return BadImage("not an image")
     except Image.DecompressionBombError:
@@ -128,9 +123,17 @@ def decode(data: bytes, size: int) -> NDArray[np.uint8] | BadImage:
     except MemoryError:
         return BadImage("too large for the memory")
     except Exception as error:  # Pillow's plugins raise a dozen types on damaged files
-        kind = "truncated" if "truncated" in str(error).lower() else "corrupt"
-        return BadImage(kind)
+        return _damaged(error)
+
+
+def _fitted(image: Image.Image, size: int) -> NDArray[np.uint8]:
+    upright = to_rgb(ImageOps.exif_transpose(image))
+    square = ImageOps.fit(upright, (size, size), Image.Resampling.BICUBIC)
     return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
+
+
+def _damaged(error: Exception) -> BadImage:
+    return BadImage("truncated" if "truncated" in str(error).lower() else "corrupt")
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -180,10 +183,6 @@ def read_file(path: Path, offset: int = 0, length: int | None = None) -> bytes |
         return BadImage(error.strerror.lower() if error.strerror else "unreadable")
 
 
-def _name(item: ImageLike, number: int) -> str:
-    return str(item) if isinstance(item, str | Path) else f"images[{number}]"
-
-
 def _load(item: ImageLike, size: int) -> NDArray[np.uint8] | BadImage:
     """Load one image as uint8 ``[3, size, size]``."""
     if isinstance(item, str | Path):
@@ -211,11 +210,9 @@ def _squared(image: Image.Image, size: int) -> NDArray[np.uint8] | BadImage:
     if image.width * image.height > MAX_PIXELS:
         return BadImage(f"too large ({image.width} x {image.height} pixels)")
     try:
-        upright = to_rgb(ImageOps.exif_transpose(image))
+        return _fitted(image, size)
     except (OSError, ValueError, SyntaxError) as error:  # opened, but only now read
-        return BadImage("truncated" if "truncated" in str(error).lower() else "corrupt")
-    square = ImageOps.fit(upright, (size, size), Image.Resampling.BICUBIC)
-    return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
+        return _damaged(error)
 
 
 def _pixels(array: NDArray[Any], channels_first: bool) -> NDArray[np.uint8] | BadImage:

@@ -21,16 +21,7 @@ from numpy.typing import NDArray
 
 from polyshot.data.images import BadImage, decode
 from polyshot.data.pack import Domain, Pack, PackWriter
-from polyshot.data.readers import (
-    Item,
-    Listing,
-    Reader,
-    ReadOptions,
-    archive,
-    decathlon,
-    folder,
-    parquet,
-)
+from polyshot.data.readers import Item, Listing, Reader, ReadOptions, decathlon, folder, parquet
 from polyshot.data.splits import read_split_file, split_classes
 from polyshot.errors import PolyshotError, did_you_mean, join_names
 from polyshot.util.device import cores
@@ -40,12 +31,10 @@ from polyshot.util.progress import Progress
 CHUNK = 32
 """Images a worker decodes before it reports: progress stays lively, messages stay few."""
 
-READERS: tuple[Reader, ...] = (decathlon, parquet, archive, folder)
+READERS: tuple[Reader, ...] = (decathlon, parquet, folder)
 """In order of precedence: a plain folder is what is left."""
 
 Result = TypeVar("Result")
-
-Decoded = tuple[NDArray[np.uint8], dict[int, BadImage]]
 
 
 @dataclass(frozen=True)
@@ -150,8 +139,10 @@ def _import(
     good = np.ones(total, dtype=bool)
     bad: list[BadImage] = []
     done = 0
+    starts = range(0, total, CHUNK)
+    chunks = [(listing.items[start : start + CHUNK], options.size) for start in starts]
     with PackWriter(target, options.size, options.overwrite) as writer:
-        for images, faults in decode_all(listing.items, options.size, options.workers):
+        for images, faults in map_in_order(_decode_chunk, chunks, options.workers):
             writer.append(images)
             good[[done + i for i in faults]] = False
             bad += faults.values()
@@ -171,18 +162,10 @@ def _import(
         return Imported(writer.finish(domain, source), tuple(bad))
 
 
-def decode_all(items: Sequence[Item], size: int, workers: int | None = None) -> Iterator[Decoded]:
-    """Decode items in order, chunk by chunk, on all cores.
-
-    Yields:
-        For each chunk its good images, uint8 ``[k, 3, size, size]``, and its bad ones by their
-        position in the chunk.
-    """
-    chunks = [(items[start : start + CHUNK], size) for start in range(0, len(items), CHUNK)]
-    return map_in_order(_decode_chunk, chunks, workers)
-
-
-def _decode_chunk(items: Sequence[Item], size: int) -> Decoded:
+def _decode_chunk(
+    items: Sequence[Item], size: int
+) -> tuple[NDArray[np.uint8], dict[int, BadImage]]:
+    """Return the good images, uint8 ``[k, 3, size, size]``, and the bad ones by their position."""
     images: list[NDArray[np.uint8]] = []
     faults: dict[int, BadImage] = {}
     for i, item in enumerate(items):

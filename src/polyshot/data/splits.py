@@ -60,12 +60,10 @@ class ClassSplit:
 def split_classes(
     class_names: Sequence[str], seed: int = 0, sizes: tuple[int, int, int] | None = None
 ) -> ClassSplit:
-    """Split a domain by the paper's rule.
+    """Split a domain by the paper's rule; the position of a class's name is its id.
 
-    Args:
-        class_names: one name a class; its position is the class id.
-        seed: chooses among random splits; WordNet's split does not depend on it.
-        sizes: published numbers of train, val and test classes, where they differ from the rule's.
+    The seed chooses among random splits; WordNet's split does not depend on it. `sizes` are
+    published numbers of train, val and test classes, where they differ from the rule's.
     """
     count = len(class_names)
     if sizes is None and count and all(WNID.match(name) for name in class_names):
@@ -77,7 +75,13 @@ def split_classes(
         raise PolyshotError(f"A split of sizes {sizes} does not fit {count} classes.")
     if min(sizes) < SMALLEST_PART:
         return ClassSplit((), (), tuple(range(count)), rule="target-only")
-    order = sorted(range(count), key=lambda i: (_shuffle_key(class_names[i], seed), class_names[i]))
+
+    def place(class_id: int) -> tuple[bytes, str]:
+        """Give a random order that depends on names alone, not on a library's generator."""
+        name = class_names[class_id]
+        return hashlib.sha256(f"{seed}\0{name}".encode()).digest(), name
+
+    order = sorted(range(count), key=place)
     train_end, val_end = sizes[0], sizes[0] + sizes[1]
     return ClassSplit(
         tuple(sorted(order[:train_end])),
@@ -89,18 +93,17 @@ def split_classes(
 
 
 def read_split_file(path: Path, class_names: Sequence[str]) -> ClassSplit:
-    """Read and check a user's split, ``{"train": [names], "val": [...], "test": [...]}``."""
+    """Read a user's split, ``{"train": [names], "val": [...], "test": [...]}``.
+
+    Overlap, gaps and unknown names are refused.
+    """
+    origin = f"The split file {path}"
     try:
         given = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise PolyshotError(f"There is no split file {path}.") from None
     except (OSError, ValueError) as error:
-        raise PolyshotError(f"The split file {path} cannot be read as JSON: {error}.") from None
-    return split_from_names(given, class_names, origin=f"The split file {path}")
-
-
-def split_from_names(given: object, class_names: Sequence[str], origin: str) -> ClassSplit:
-    """Turn lists of class names into a split; overlap, gaps and unknown names are refused."""
+        raise PolyshotError(f"{origin} cannot be read as JSON: {error}.") from None
     if not isinstance(given, Mapping) or not set(given) <= set(PARTS):
         raise PolyshotError(f'{origin} must be an object with the keys "train", "val" and "test".')
     parts: dict[str, list[str]] = {name: given.get(name, []) for name in PARTS}
@@ -141,8 +144,3 @@ def wordnet_ids() -> dict[str, frozenset[str]]:
     """WordNet 3.0 noun ids under *carnivore* and under *device* (made by tools/wordnet_ids.py)."""
     text = resources.files("polyshot.data").joinpath("wordnet.json").read_text(encoding="utf-8")
     return {root: frozenset(ids) for root, ids in json.loads(text)["under"].items()}
-
-
-def _shuffle_key(name: str, seed: int) -> bytes:
-    """A random order that depends on the names alone, not on a library's generator."""
-    return hashlib.sha256(f"{seed}\0{name}".encode()).digest()

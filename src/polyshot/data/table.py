@@ -40,7 +40,8 @@ class Images:
         self, packs: Sequence[Pack], part: str, device: torch.device, resident: bool | None = None
     ):
         self.packs, self.device = tuple(packs), device
-        self.ids = [_ids_of_part(pack, part) for pack in packs]
+        domains = [pack.domain for pack in packs]
+        self.ids = [np.flatnonzero(np.isin(of.labels, of.split.part(part))) for of in domains]
         self.sizes = [len(ids) for ids in self.ids]
         self.starts = [0, *np.cumsum(self.sizes).tolist()]
         side = packs[0].size
@@ -49,19 +50,21 @@ class Images:
         self.resident = fits if resident is None else resident
         self.index_device = device if self.resident else torch.device("cpu")
         """Where places are wanted."""
-        self.labels = self._joint_labels(part).to(self.index_device)
+        self.classes = 0
+        """Number of classes of all packs together."""
+        labels, self._table = [], []
+        for pack, ids, start in zip(self.packs, self.ids, self.starts[:-1], strict=True):
+            classes = pack.domain.split.part(part)
+            labels.append(self.classes + np.searchsorted(classes, pack.domain.labels[ids]))
+            self.classes += len(classes)
+            place_of_id = np.full(len(pack.domain.labels), -1, dtype=np.int64)
+            place_of_id[ids] = start + np.arange(len(ids))
+            self._table.append(torch.from_numpy(place_of_id).to(self.index_device))
+        joint = torch.from_numpy(np.concatenate(labels))
+        self.labels = joint.to(self.index_device, torch.int64)
         """int64 ``[places]`` over the classes of all packs."""
-        self._table = [
-            _place_of_id(pack, ids, start).to(self.index_device)
-            for pack, ids, start in zip(self.packs, self.ids, self.starts[:-1], strict=True)
-        ]
         if self.resident:
             self._pixels = self._load()
-
-    @property
-    def classes(self) -> int:
-        """Number of classes of all packs together."""
-        return self._classes
 
     def places(self, source: int, ids: Tensor) -> Tensor:
         """Turn ids of one pack into places, of the same shape."""
@@ -92,15 +95,6 @@ class Images:
                 chunk = torch.from_numpy(pack.images[ids[first : first + CHUNK]])
                 pixels[start + first : start + first + len(chunk)] = chunk
         return pixels
-
-    def _joint_labels(self, part: str) -> Tensor:
-        labels, offset = [], 0
-        for pack, ids in zip(self.packs, self.ids, strict=True):
-            classes = pack.domain.split.part(part)
-            labels.append(offset + np.searchsorted(classes, pack.domain.labels[ids]))
-            offset += len(classes)
-        self._classes = offset
-        return torch.from_numpy(np.concatenate(labels)).to(torch.int64)
 
 
 class Prefetch(Generic[Made]):
@@ -186,16 +180,6 @@ class Batches:
         return Batch(
             self.images.take(places), self.images.labels[places], sources, self._mirror[sources]
         )
-
-
-def _ids_of_part(pack: Pack, part: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.flatnonzero(np.isin(pack.domain.labels, pack.domain.split.part(part)))
-
-
-def _place_of_id(pack: Pack, ids: np.ndarray[tuple[int], np.dtype[np.int64]], start: int) -> Tensor:
-    table = np.full(len(pack.domain.labels), -1, dtype=np.int64)
-    table[ids] = start + np.arange(len(ids))
-    return torch.from_numpy(table)
 
 
 def _free_memory(device: torch.device) -> int:

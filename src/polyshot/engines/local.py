@@ -61,14 +61,9 @@ def process_count(wanted: int | None, device: torch.device) -> int:
 
 @contextmanager
 def helped(count: int, command: Sequence[str]) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Have `count - 1` helpers while this process works; they are ended when it is done.
+    """Have `count - 1` helpers, which it yields, while this process works; they end when it does.
 
-    Args:
-        count: of processes.
-        command: what helpers run, without the program's name; a `Helper` is added to each.
-
-    Yields:
-        The helpers.
+    They run the command, given without the program's name; a `Helper` is added to each.
     """
     if count == 1:
         yield []

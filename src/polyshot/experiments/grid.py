@@ -25,8 +25,7 @@ from polyshot.evaluation.results import Result, read_results
 from polyshot.experiments.protocols import ADDED, PARTS
 from polyshot.training.folder import environment
 from polyshot.util import __version__
-from polyshot.util.files import read_json, write_json, write_text
-from polyshot.util.locks import locked, locked_if_free
+from polyshot.util.files import locked, locked_if_free, read_json, write_json, write_text
 
 Read = TypeVar("Read")
 RESULTS = (".jsonl", ".parquet")

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 from urllib.parse import quote
 
 from safetensors import SafetensorError
@@ -12,19 +12,18 @@ from safetensors import torch as safetensors
 from torch import Tensor, nn
 
 from polyshot.config import AdaptationConfig
-from polyshot.errors import PolyshotError, join_names
+from polyshot.errors import PolyshotError, join_names, unknown
 from polyshot.models.backbone import sites_of
 from polyshot.models.heads import Metric
 from polyshot.models.modulators import Kind, Modulator
 from polyshot.models.resnet import ResNet, ResNetConfig, load_base
 from polyshot.models.selector import MemberAttention, Selector
 from polyshot.models.views import MEAN, STD, Views
-from polyshot.pool.precision import Precision, check_precision, from_stored, to_stored
+from polyshot.pool.precision import Precision, from_stored, to_stored
 from polyshot.pool.statistics import from_tensors, to_tensors
 from polyshot.util import __version__
 from polyshot.util.checks import (
     LONGEST_NAME,
-    BadValueError,
     Name,
     Range,
     Sha256,
@@ -49,13 +48,13 @@ STATISTICS_FILE = "task_statistics.safetensors"
 BESIDE: dict[str, Precision] = {"selector": "half", "urt": "six", "statistics": "eight"}
 """Of what stands beside the networks in a pool of six bits; in the others it is as it was made."""
 
-Tensors = Mapping[str, Tensor]
 Width = Annotated[int, Range(1, 32768)]
 
 
 def write_pool(pool: "Pool", path: Path, precision: Precision) -> None:
     """Write a pool as a folder; replaces a pool and nothing else."""
-    check_precision(precision)
+    if precision not in get_args(Precision):
+        raise unknown("precision", precision, get_args(Precision))
     as_made: dict[str, Precision] = dict.fromkeys(BESIDE, "full")
     beside = BESIDE if precision == "six" else as_made
     files = {"base.safetensors": to_stored(pool.base.state_dict(), precision)}
@@ -79,7 +78,9 @@ def write_pool(pool: "Pool", path: Path, precision: Precision) -> None:
         urt = {"inputs": pool.urt.ask.in_features, "heads": heads, "hidden": outputs // heads}
     if pool.statistics:
         files[STATISTICS_FILE] = to_stored(to_tensors(pool.statistics), beside["statistics"])
-    description = {
+    about = {
+        "format": FORMAT,
+        "polyshot": __version__,
         "architecture": {"name": "resnet18", **asdict(pool.config)},
         "size": pool.size,
         "normalisation": {"mean": list(MEAN), "std": list(STD)},
@@ -96,7 +97,13 @@ def write_pool(pool: "Pool", path: Path, precision: Precision) -> None:
         "views": pool.views,
         "about": pool.about,
     }
-    _write_folder(path, description, files)
+    with new_folder(path, check_destination) as partial:
+        hashes = {}
+        for name, tensors in files.items():
+            data = tensor_bytes(tensors, {"format": "pt"})
+            hashes[name] = hashlib.sha256(data).hexdigest()
+            write_bytes(partial / name, data)
+        write_json(partial / "pool.json", about | {"files": hashes})
 
 
 @dataclass(frozen=True)
@@ -167,7 +174,7 @@ def read_pool(path: Path) -> dict[str, Any]:
     shape = {name: value for name, value in about.architecture.items() if name != "name"}
     try:
         config: ResNetConfig = build(ResNetConfig, shape, "architecture")
-    except (BadValueError, PolyshotError) as error:
+    except PolyshotError as error:
         raise PolyshotError(f"The pool {path} has a damaged pool.json: {error}.") from None
 
     def read(name: str) -> dict[str, Tensor]:
@@ -241,20 +248,9 @@ def check_domains(domains: Sequence[str]) -> None:
 
 def check_destination(path: Path) -> None:
     """Refuse to write a pool over anything but a pool or an empty folder."""
-    if path.exists() and not (path / "pool.json").is_file() and not _is_empty_folder(path):
+    empty = path.is_dir() and not any(path.iterdir())
+    if path.exists() and not (path / "pool.json").is_file() and not empty:
         raise PolyshotError(f"{path} exists and is no pool: it is not overwritten.")
-
-
-def _write_folder(path: Path, description: Mapping[str, Any], files: Mapping[str, Tensors]) -> None:
-    """Write everything under a temporary name, then rename; replaces a pool and nothing else."""
-    with new_folder(path, check_destination) as partial:
-        hashes = {}
-        for name, tensors in files.items():
-            data = tensor_bytes(tensors, {"format": "pt"})
-            hashes[name] = hashlib.sha256(data).hexdigest()
-            write_bytes(partial / name, data)
-        about = {"format": FORMAT, "polyshot": __version__, **description, "files": hashes}
-        write_json(partial / "pool.json", about)
 
 
 def _read_tensors(path: Path, name: str, sha256: str | None) -> dict[str, Tensor]:
@@ -277,7 +273,7 @@ def _read_tensors(path: Path, name: str, sha256: str | None) -> dict[str, Tensor
         raise PolyshotError(f"{file} is no safetensors file: {error}.") from None
 
 
-def load_state(module: nn.Module, tensors: Tensors, what: str) -> None:
+def load_state(module: nn.Module, tensors: Mapping[str, Tensor], what: str) -> None:
     """Copy tensors into a module whose keys and shapes they must have exactly."""
     wanted = {key: list(tensor.shape) for key, tensor in module.state_dict().items()}
     given = {key: list(tensor.shape) for key, tensor in tensors.items()}
@@ -288,7 +284,3 @@ def load_state(module: nn.Module, tensors: Tensors, what: str) -> None:
             f"({shapes})."
         )
     module.load_state_dict(dict(tensors))
-
-
-def _is_empty_folder(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())

@@ -10,12 +10,12 @@ under ``name.shape``: weights are bell-shaped, so that 5.3 bits are left of each
 import zlib
 from collections.abc import Mapping
 from math import prod
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from polyshot.errors import PolyshotError, unknown
+from polyshot.errors import PolyshotError
 
 Precision = Literal["full", "half", "eight", "six"]
 """Bits of a weight: 32 (to the bit as trained), 16, 8, or 6."""
@@ -23,12 +23,6 @@ Precision = Literal["full", "half", "eight", "six"]
 FACTOR, SHAPE = ".factor", ".shape"
 STEPS = {"eight": 127, "six": 31}
 """Steps from 0 to the largest weight of a row; symmetric, so -128 and -32 are never used."""
-
-
-def check_precision(name: str) -> None:
-    """Refuse a precision that does not exist."""
-    if name not in get_args(Precision):
-        raise unknown("precision", name, get_args(Precision))
 
 
 def to_stored(tensors: Mapping[str, Tensor], precision: Precision) -> dict[str, Tensor]:

@@ -30,8 +30,8 @@ from polyshot.training.growth import (
 from polyshot.training.loop import Record
 from polyshot.training.metrics import Metrics
 from polyshot.util.device import best_device
+from polyshot.util.files import locked_if_free
 from polyshot.util.hashing import digest
-from polyshot.util.locks import locked_if_free
 from polyshot.util.progress import Progress
 
 

@@ -36,9 +36,8 @@ from polyshot.training.selector import fit_scale
 from polyshot.training.validation import network_logits, validation_tasks
 from polyshot.util import counter_rng
 from polyshot.util.device import on_device
-from polyshot.util.files import read_json, read_weights, write_json, write_weights
+from polyshot.util.files import locked, read_json, read_weights, write_json, write_weights
 from polyshot.util.hashing import digest
-from polyshot.util.locks import locked
 from polyshot.util.progress import Progress
 
 

@@ -30,7 +30,7 @@ WORDS = {
 }
 
 
-class BadValueError(ValueError):
+class BadValueError(PolyshotError, ValueError):
     """A value does not fit its field: `base.steps is 'many', not a whole number`."""
 
 
@@ -90,10 +90,7 @@ Share = Annotated[float, Range(0, 1)]
 
 def check_name(name: str, what: str) -> None:
     """Refuse a name that could lead out of a folder."""
-    try:
-        build(Name, name, what)
-    except BadValueError as error:
-        raise PolyshotError(str(error)) from None
+    build(Name, name, what)
 
 
 def check_fields(made: Any, where: str = "") -> None:
@@ -103,10 +100,7 @@ def check_fields(made: Any, where: str = "") -> None:
         if dataclasses.is_dataclass(value):
             check_fields(value, f"{path}.")
         elif typing.get_origin(kind) is Annotated:
-            try:
-                build(kind, value, path)
-            except BadValueError as error:
-                raise PolyshotError(str(error)) from None
+            build(kind, value, path)
 
 
 def read_description(
@@ -139,7 +133,7 @@ def read_description(
     known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     try:
         made = build(kind, {name: value for name, value in about.items() if name in known})
-    except (BadValueError, PolyshotError) as error:
+    except PolyshotError as error:
         raise PolyshotError(
             f"The {what} {path} has a damaged {file}: {str(error).rstrip('.')}."
         ) from None
@@ -148,13 +142,9 @@ def read_description(
 
 
 def replaced(node: Any, names: Sequence[str], text: str, option: str) -> Any:
-    """Return a dataclass with one value, perhaps deep inside, read from text.
+    """Return a dataclass with one value, to which the names of fields lead, read from text.
 
-    Args:
-        node: the dataclass.
-        names: of the fields that lead to the value.
-        text: the value.
-        option: what the user wrote, for messages.
+    `option` is what the user wrote, for messages.
     """
     fields = _hints(type(node))
     name = _old_names(node).get(names[0], names[0])
@@ -178,8 +168,8 @@ def _parsed(kind: Any, text: str, option: str) -> Any:
     try:
         value = text if kind is str or typing.get_origin(kind) is Literal else json.loads(text)
         return build(kind, value, option.partition("=")[0].strip())
-    except OutOfRangeError as error:
-        raise PolyshotError(str(error)) from None
+    except OutOfRangeError:
+        raise
     except (ValueError, RecursionError):
         raise PolyshotError(f"The option '{option}' has a value of the wrong kind.") from None
 

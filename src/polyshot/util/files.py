@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, and what is read back from them.
+"""Files and folders that appear whole or not at all, what is read back from them, and locks.
 
 Everything is written under a temporary name beside its own and then renamed. Whoever writes holds a
 lock, which the system drops with its process: what lies under the temporary name when the lock is
@@ -18,13 +18,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors import torch as safetensors
 from torch import Tensor
 
 from polyshot.errors import PolyshotError
-from polyshot.util.locks import locked
 
 
 @contextmanager
@@ -47,9 +47,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
 def new_folder(path: Path, check: Callable[[Path], None] = lambda _: None) -> Iterator[Path]:
     """Yield an empty folder that gets its name, and replaces what has it, when all is written.
 
-    Args:
-        path: the folder's name.
-        check: refuses to replace what has this name; called before anything is written.
+    `check` refuses to replace what has this name; it is called before anything is written.
     """
     with clear_errors(path), _alone(path) as (place, partial):
         old = place.with_name(f".{place.name}.old")
@@ -179,6 +177,40 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise PolyshotError(f"There is no file {path}.") from None
     except (OSError, SafetensorError, ValueError) as error:
         raise PolyshotError(f"{path} is no safetensors file that can be read: {error}.") from None
+
+
+@contextmanager
+def locked(path: Path, of: Path | None = None) -> Iterator[None]:
+    """Hold a lock; waits for a process that has it. `of` is what it guards, for messages.
+
+    The lock's file stays afterwards: a new one would be another lock.
+    """
+    with _held(path, of or path, wait=True):
+        yield
+
+
+@contextmanager
+def locked_if_free(path: Path) -> Iterator[bool]:
+    """Hold a lock, or yield False at once where another process has it."""
+    with _held(path, path, wait=False) as mine:
+        yield mine
+
+
+@contextmanager
+def _held(path: Path, what: Path, wait: bool) -> Iterator[bool]:
+    lock = FileLock(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=-1 if wait else 0)
+    except Timeout:
+        yield False
+        return
+    except OSError as error:
+        raise PolyshotError(f"{what} cannot be written: {error.strerror or error}.") from None
+    try:
+        yield True
+    finally:
+        lock.release()
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """One content hash for arrays and names, fast enough to be checked each time a pack is opened."""
 
 import hashlib
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,11 +27,5 @@ def file_digest(path: Path, start: int = 0) -> str:
             return hashlib.sha256(file.read(min(CHUNK, size - offset))).digest()
 
     with ThreadPoolExecutor() as pool:
-        return _tree(pool.map(chunk, range(0, size, CHUNK)))
-
-
-def _tree(chunks: Iterable[bytes]) -> str:
-    whole = hashlib.sha256()
-    for chunk in chunks:
-        whole.update(chunk)
-    return whole.hexdigest()
+        parts = pool.map(chunk, range(0, size, CHUNK))
+        return hashlib.sha256(b"".join(parts)).hexdigest()

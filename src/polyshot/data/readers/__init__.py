@@ -89,16 +89,13 @@ class Reader(Protocol):
         """List the domains found; what they need (an open archive) lives as long as the context."""
 
 
-def normalised(name: str) -> str:
-    """Fold what people do not mean when they name a folder: case, blanks, forms of accents."""
-    return re.sub(r"[\s_]+", " ", unicodedata.normalize("NFKC", name)).strip().casefold()
-
-
 def check_class_names(names: Sequence[str], where: str, keep_case: bool = False) -> None:
     """Refuse names that are empty or that a person would read as the same class."""
     alike: dict[str, list[str]] = defaultdict(list)
     for name in names:
-        key = re.sub(r"[\s_]+", " ", name).strip() if keep_case else normalised(name)
+        # What people do not mean when they name a folder: blanks, forms of accents, case.
+        meant = name if keep_case else unicodedata.normalize("NFKC", name).casefold()
+        key = re.sub(r"[\s_]+", " ", meant).strip()
         if not key:
             raise PolyshotError(f"{where} has a class without a name.")
         alike[key].append(f"'{name}'")

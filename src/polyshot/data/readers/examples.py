@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from polyshot.data.readers import ReadOptions, folder
-from polyshot.data.readers.folder import JUNK, SUFFIXES
+from polyshot.data.readers.folder import SUFFIXES, is_junk
 from polyshot.errors import PolyshotError, join_names
 
 
@@ -41,7 +41,13 @@ def read_queries(paths: Path | str | Sequence[Path | str]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, given):
         if path.is_dir():
-            images = sorted(p for p in path.rglob("*") if _is_image(p.relative_to(path), p))
+            images = sorted(
+                file
+                for file in path.rglob("*")
+                if file.suffix.lower() in SUFFIXES
+                and not is_junk(file.relative_to(path))
+                and file.is_file()
+            )
             if not images:
                 raise PolyshotError(f"{path} has no image files ({', '.join(SUFFIXES[:3])}, ...).")
             found += images
@@ -52,11 +58,6 @@ def read_queries(paths: Path | str | Sequence[Path | str]) -> list[Path]:
     if not found:
         raise PolyshotError("There are no images to classify: name files or a folder.")
     return found
-
-
-def _is_image(relative: Path, path: Path) -> bool:
-    hidden = any(part.startswith(".") or part.lower() in JUNK for part in relative.parts)
-    return not hidden and path.suffix.lower() in SUFFIXES and path.is_file()
 
 
 def _read_csv(path: Path) -> tuple[list[Path], list[str]]:

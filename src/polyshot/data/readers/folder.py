@@ -1,59 +1,73 @@
 """An image folder: ``root/class/*.jpg``, or ``root/train/class/*.jpg`` with the parts pooled.
 
-Which class a file belongs to is found in the same way for zip and tar files (`arrange`).
+It may lie in a zip or tar file, which is read where it lies: nothing is unpacked to disk. Only a
+compressed tar, which has no random access, is decompressed once into a temporary file that is gone
+when the import ends.
 """
 
+import bz2
+import gzip
+import lzma
 import os
 import re
+import shutil
+import tarfile
+import tempfile
 import unicodedata
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path, PurePath, PurePosixPath
 
+from polyshot.data.images import MAX_BYTES, BadImage
 from polyshot.data.readers import FileItem, Item, Listing, ReadOptions, check_class_names
 from polyshot.errors import PolyshotError
 
 PART_NAMES = frozenset(
     ["train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"]
 )
-
 SUFFIXES = (
-    ".jpg",
-    ".jpeg",
-    ".png",
-    ".webp",
-    ".bmp",
-    ".gif",
-    ".tif",
-    ".tiff",
-    ".ppm",
-    ".pgm",
-    ".avif",
-    ".jp2",
-)
-
+    ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif",
+    ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2",
+)  # fmt: skip
 JUNK = frozenset({"__macosx", "thumbs.db", "desktop.ini"})
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+OPENERS = {b"\x1f\x8b": gzip.GzipFile, b"BZ": bz2.BZ2File, b"\xfd7": lzma.LZMAFile}
+BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 
 Parts = tuple[str, ...]
 
 
 def accepts(path: Path) -> bool:
-    """Any folder that no other reader claims."""
-    return path.is_dir()
+    """Any folder that no other reader claims, and zip and tar files by their suffix."""
+    return path.is_dir() or (path.is_file() and path.name.lower().endswith(ARCHIVES))
 
 
 @contextmanager
 def listings(path: Path, options: ReadOptions) -> Iterator[list[Listing]]:
-    """List one domain; links are followed, once."""
+    """List one domain."""
+    if path.is_dir():
+        reader, name = "folder", path.resolve().name
+        opened, origin = _folder, name
+    else:
+        reader, name, origin = "archive", path.name.split(".")[0], path.name
+        opened = _zip if path.suffix.lower() == ".zip" else _tar
+    with opened(path, options) as found:
+        yield [replace(found, name=options.name or name, reader=reader, origin=origin)]
+
+
+@contextmanager
+def _folder(path: Path, options: ReadOptions) -> Iterator[Listing]:
+    """List a folder; links are followed, once."""
     files, folders = _walk(path)
 
     def item(relative: PurePosixPath) -> FileItem:
         return FileItem(path / relative, where=str(relative))
 
-    found = arrange(files, folders, item, str(path), options)
-    name = options.name or path.resolve().name
-    yield [replace(found, name=name, reader="folder", origin=path.resolve().name)]
+    yield arrange(files, folders, item, str(path), options)
 
 
 def _walk(root: Path) -> tuple[list[PurePosixPath], list[PurePosixPath]]:
@@ -78,6 +92,83 @@ def _walk(root: Path) -> tuple[list[PurePosixPath], list[PurePosixPath]]:
     return files, folders
 
 
+@dataclass(frozen=True)
+class ZipItem:
+    """One member of a zip file."""
+
+    archive: Path
+    where: str
+
+    def read(self) -> bytes | BadImage:
+        """Decompress the member, unless it claims to be larger than any photograph."""
+        archive = _open_zip(self.archive)
+        try:
+            member = archive.getinfo(self.where)
+            if member.file_size > MAX_BYTES:
+                return BadImage(f"too large ({member.file_size / 2**20:,.0f} MiB)")
+            return archive.read(member)
+        except BROKEN:
+            return BadImage("corrupt")
+        except NotImplementedError:  # is a RuntimeError, so it is asked for first
+            return BadImage("compressed in a way that Python does not know")
+        except RuntimeError:  # zipfile's word for a password
+            return BadImage("encrypted")
+
+
+@lru_cache(maxsize=1)
+def _open_zip(path: Path) -> zipfile.ZipFile:
+    """Open an archive once a process: its directory is long."""
+    return zipfile.ZipFile(path)
+
+
+@contextmanager
+def _zip(path: Path, options: ReadOptions) -> Iterator[Listing]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except BROKEN as error:
+        raise PolyshotError(f"{path} cannot be read as a zip file: {error}.") from None
+    files = [PurePosixPath(name) for name in names if not name.endswith("/")]
+    folders = [PurePosixPath(name) for name in names if name.endswith("/")]
+    spelling = {PurePosixPath(name): name for name in names}
+
+    def item(relative: PurePosixPath) -> ZipItem:
+        return ZipItem(path, where=spelling[relative])
+
+    yield arrange(files, folders, item, str(path), options)
+    _open_zip.cache_clear()
+
+
+@contextmanager
+def _tar(path: Path, options: ReadOptions) -> Iterator[Listing]:
+    with tempfile.TemporaryDirectory(prefix="polyshot-") as scratch:
+        try:
+            plain = _decompressed(path, Path(scratch))
+            with tarfile.open(plain, "r:") as archive:
+                members = {PurePosixPath(member.name): member for member in archive}
+        except BROKEN as error:
+            raise PolyshotError(f"{path} cannot be read as a tar file: {error}.") from None
+        files = [name for name, member in members.items() if member.isfile()]
+        folders = [name for name, member in members.items() if member.isdir()]
+
+        def item(relative: PurePosixPath) -> FileItem:
+            member = members[relative]
+            return FileItem(plain, str(relative), member.offset_data, member.size)
+
+        yield arrange(files, folders, item, str(path), options)
+
+
+def _decompressed(path: Path, scratch: Path) -> Path:
+    with path.open("rb") as file:
+        kind = OPENERS.get(file.read(2))
+    if kind is None:
+        return path
+    plain = scratch / "plain.tar"
+    with kind(path) as packed, plain.open("wb") as out:
+        shutil.copyfileobj(packed, out, 1 << 20)
+    return plain
+
+
 def arrange(
     files: Sequence[PurePosixPath],
     folders: Sequence[PurePosixPath],
@@ -94,8 +185,10 @@ def arrange(
         where: the root as the user named it, for messages.
         options: the user's wishes.
     """
-    paths = sorted(path.parts for path in files if not _is_junk(path))
-    below = sorted(path.parts for path in folders if not _is_junk(path))
+    paths = sorted(path.parts for path in files if not is_junk(path))
+    # In archives, folders without an entry of their own exist as their files' parents.
+    there = {*folders, *(parent for path in files for parent in path.parents)}
+    below = sorted(path.parts for path in there if path.parts and not is_junk(path))
     skip = _depth_of_classes(paths, below, where)
     inside = [parts for parts in paths if len(parts) > skip + 1]
     named = {parts[skip] for parts in inside}
@@ -120,7 +213,8 @@ def arrange(
     )
 
 
-def _is_junk(path: PurePosixPath) -> bool:
+def is_junk(path: PurePath) -> bool:
+    """Whether a file or a folder on its way is hidden, or left there by a system."""
     return any(part.startswith(".") or part.lower() in JUNK for part in path.parts)
 
 

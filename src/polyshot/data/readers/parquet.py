@@ -30,7 +30,12 @@ def accepts(path: Path) -> bool:
 @contextmanager
 def listings(path: Path, options: ReadOptions) -> Iterator[list[Listing]]:
     """List every domain of a file or folder."""
-    _require_pyarrow()
+    try:
+        import pyarrow.parquet  # noqa: F401, PLC0415
+    except ImportError:
+        raise PolyshotError(
+            "Reading Parquet files needs pyarrow: pip install 'polyshot[parquet]'."
+        ) from None
     domains: dict[str, list[Path]] = defaultdict(list)
     for file in _files(path):
         stem = SHARD.sub("", file.stem)
@@ -88,15 +93,6 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     return sorted(path.glob("*.parquet")) or sorted(path.glob("data/*.parquet"))
-
-
-def _require_pyarrow() -> None:
-    try:
-        import pyarrow.parquet  # noqa: F401, PLC0415
-    except ImportError:
-        raise PolyshotError(
-            "Reading Parquet files needs pyarrow: pip install 'polyshot[parquet]'."
-        ) from None
 
 
 def _listing(name: str, files: Sequence[Path], options: ReadOptions) -> Listing:

@@ -34,11 +34,10 @@ def draw(
     """
     if per_class < 1:
         raise PolyshotError(f"per_class is {per_class}; draw at least one image per class.")
-    domain = _domain(name, size, seed)
-    classes = len(domain.class_names)
+    classes = len(_domain(name, size, seed).class_names)
     images = np.empty((classes * per_class, 3, size, size), dtype=np.uint8)
     for row in range(len(images)):
-        images[row] = _example(domain, row // per_class, row % per_class, size, seed)
+        images[row] = draw_one(name, row // per_class, row % per_class, size, seed)
     return images, np.repeat(np.arange(classes, dtype=np.int64), per_class)
 
 
@@ -49,7 +48,9 @@ def draw_one(name: str, class_id: int, example: int, size: int, seed: int) -> ND
         raise PolyshotError(f"'{name}' has classes 0 to {len(domain.class_names) - 1}: {class_id}.")
     if example < 0:
         raise PolyshotError(f"example is {example}; examples count from 0.")
-    return _example(domain, class_id, example, size, seed)
+    rng = generator(int.from_bytes(name.encode(), "big"), class_id, seed, example)
+    picture = domain.paint(class_id, rng, size)
+    return np.ascontiguousarray(to_bytes(picture).transpose(2, 0, 1))
 
 
 def _domain(name: str, size: int, seed: int) -> ToyDomain:
@@ -63,11 +64,3 @@ def _domain(name: str, size: int, seed: int) -> ToyDomain:
     if seed < 0:
         raise PolyshotError(f"seed is {seed}; use 0 or more.")
     return DOMAINS[name]
-
-
-def _example(
-    domain: ToyDomain, class_id: int, example: int, size: int, seed: int
-) -> NDArray[np.uint8]:
-    rng = generator(int.from_bytes(domain.name.encode(), "big"), class_id, seed, example)
-    picture = domain.paint(class_id, rng, size)
-    return np.ascontiguousarray(to_bytes(picture).transpose(2, 0, 1))

@@ -16,11 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageDraw
 
 Array = NDArray[np.float32]
-
 Points = NDArray[np.float64]
-
 Colour = tuple[float, float, float]
-
 Random = np.random.Generator
 
 SUPERSAMPLING = 2

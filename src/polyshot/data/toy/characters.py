@@ -69,10 +69,8 @@ def glyphs(class_id: int, rng: Random, size: int) -> Array:
     # print is more often dark on bright
     dark, bright = sorted((first, c.contrasting(rng, first, 0.4)), key=c.brightness)
     paper, letter = (dark, bright) if rng.random() < 0.2 else (bright, dark)
-    ground, front = (
-        c.enlarge(c.clouds(rng, paper, 0.05), size),
-        c.enlarge(c.clouds(rng, letter, 0.04), size),
-    )
+    ground = c.enlarge(c.clouds(rng, paper, 0.05), size)
+    front = c.enlarge(c.clouds(rng, letter, 0.04), size)
     return c.light(rng, ground + (front - ground) * ink[..., None], 0.6)
 
 

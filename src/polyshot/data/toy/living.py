@@ -79,31 +79,19 @@ def flowers(class_id: int, rng: Random, size: int) -> Array:
 
 
 _T = np.linspace(0, np.pi, 10)
+
+
+def _arch(across: float, low: float, up: float) -> Points:
+    return np.stack([across * np.cos(_T), low - up * np.sin(_T)], 1)
+
+
+_SPINDLE = [(np.cos(_T), 0.28 * np.sin(_T) ** 2), (-np.cos(_T), -0.28 * np.sin(_T) ** 2)]
 # outlines `[n, 2]`; a body of several cells has several
 BODIES: dict[str, tuple[Points, ...]] = {
     "disc": (c.ellipse(0, 0, 0.52, 0.52, 24),),
-    "spindle": (
-        np.concatenate(
-            [(np.cos(_T), 0.28 * np.sin(_T) ** 2), (-np.cos(_T), -0.28 * np.sin(_T) ** 2)], 1
-        ).T
-        * 0.8,
-    ),
-    "bell": (
-        np.concatenate(
-            [
-                np.stack([0.6 * np.cos(_T), 0.3 - 0.85 * np.sin(_T)], 1),
-                [(-0.3, 0.46), (0, 0.3), (0.3, 0.46)],
-            ]
-        ),
-    ),
-    "crescent": (
-        np.concatenate(
-            [
-                np.stack([0.75 * np.cos(_T), 0.35 - 0.85 * np.sin(_T)], 1),
-                np.stack([-0.75 * np.cos(_T), 0.35 - 0.4 * np.sin(_T)], 1),
-            ]
-        ),
-    ),
+    "spindle": (np.concatenate(_SPINDLE, 1).T * 0.8,),
+    "bell": (np.concatenate([_arch(0.6, 0.3, 0.85), [(-0.3, 0.46), (0, 0.3), (0.3, 0.46)]]),),
+    "crescent": (np.concatenate([_arch(0.75, 0.35, 0.85), _arch(-0.75, 0.35, 0.4)]),),
     "chain": tuple(c.ellipse(x, 0, 0.2, 0.24, 14) for x in (-0.66, -0.22, 0.22, 0.66)),
     "triangle": (np.array([(0, -0.7), (0.65, 0.42), (0, 0.25), (-0.65, 0.42)]),),
 }

@@ -9,7 +9,6 @@
 
 import csv
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -79,26 +78,17 @@ def _draw_class(
     return np.stack([toy.draw_one(name, class_id, example, size, seed) for example in examples])
 
 
-@dataclass(frozen=True)
 class Example:
     """Where the parts of an example are."""
 
-    folder: Path
-
-    @property
-    def support(self) -> Path:
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.support = folder / "support"
         """A folder for each class."""
-        return self.folder / "support"
-
-    @property
-    def query(self) -> Path:
+        self.query = folder / "query"
         """The images to classify."""
-        return self.folder / "query"
-
-    @property
-    def answers(self) -> Path:
+        self.answers = folder / "answers.csv"
         """A table of the queries' classes."""
-        return self.folder / "answers.csv"
 
     def right(self, labels: Iterable[tuple[Path, str]]) -> tuple[int, int]:
         """Count the right ones among (path, label) of queries, and all of them."""
@@ -116,15 +106,10 @@ def draw_example(
     queries: int = 20,
     seed: int = 0,
 ) -> Example:
-    """Draw an example into a new folder.
+    """Draw an example of an embedded domain into a folder, which is refused where there is one.
 
-    Args:
-        out: the folder; refused where there is one already.
-        domain: an embedded domain (`polyshot data toy`).
-        classes: how many of its classes, spread over all of them.
-        shot: examples of each.
-        queries: images of each to classify.
-        seed: another seed, other images.
+    It has so many of the domain's classes, spread over all of them, with `shot` examples and
+    `queries` images to classify of each.
     """
     if out.exists():
         raise PolyshotError(f"{out} exists: choose a folder that does not.")
@@ -134,30 +119,26 @@ def draw_example(
     names = toy.DOMAINS[domain].class_names
     if not 2 <= classes <= len(names):
         raise PolyshotError(f"'{domain}' can show 2 to {len(names)} classes, not {classes}.")
-    with new_folder(out) as partial:
-        _draw(Example(partial), domain, classes, shot, queries, seed)
-    return Example(out)
-
-
-def _draw(made: Example, domain: str, classes: int, shot: int, queries: int, seed: int) -> None:
-    names = toy.DOMAINS[domain].class_names
     rng = np.random.default_rng(key("example", domain, seed))
-    made.query.mkdir(parents=True)
     places = iter(rng.permutation(classes * queries).tolist())
     answers = []
-    for class_id in np.linspace(0, len(names) - 1, classes).round().astype(int).tolist():
-        label = names[class_id].replace("/", "-")
-        (made.support / label).mkdir(parents=True)
-        for number in range(shot + queries):
-            image = _picture(domain, class_id, number, seed, rng)
-            if number < shot:
-                image.save(made.support / label / f"{number:02}.png")
-                continue
-            name = f"{next(places):03}.png"
-            image.save(made.query / name)
-            answers.append((f"query/{name}", label))
-    with made.answers.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([("path", "label"), *sorted(answers)])
+    with new_folder(out) as partial:
+        made = Example(partial)
+        made.query.mkdir()
+        for class_id in np.linspace(0, len(names) - 1, classes).round().astype(int).tolist():
+            label = names[class_id].replace("/", "-")
+            (made.support / label).mkdir(parents=True)
+            for number in range(shot + queries):
+                image = _picture(domain, class_id, number, seed, rng)
+                if number < shot:
+                    image.save(made.support / label / f"{number:02}.png")
+                    continue
+                name = f"{next(places):03}.png"
+                image.save(made.query / name)
+                answers.append((f"query/{name}", label))
+        with made.answers.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([("path", "label"), *sorted(answers)])
+    return Example(out)
 
 
 def _picture(
