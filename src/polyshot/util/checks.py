@@ -227,7 +227,12 @@ def _build_dataclass(kind: Any, plain: Mapping[str, Any], where: str) -> Any:
 
 
 def _of_kind(kind: Any, value: Any, where: str) -> Any:
-    if type(value) is not kind or (kind is float and not math.isfinite(value)):
+    fits = type(value) is kind
+    if fits and kind is float:
+        fits = math.isfinite(value)
+    if fits and kind is str:
+        fits = not re.search("[\ud800-\udfff]", value)  # halves of letters, which UTF-8 has not
+    if not fits:
         wanted = WORDS[tuple if kind is list else kind]
         raise BadValueError(f"{where or 'it'} is {_short(value)}, not {wanted}")
     return value
