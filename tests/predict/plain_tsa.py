@@ -57,7 +57,7 @@ class PlainTSA:
             optimiser.zero_grad()
             F.cross_entropy(logits, labels).backward()
             optimiser.step()
-        self.moved = max(float(weight.abs().max()) for weight in adapters)
+        self.moved = max(float(weight.detach().abs().max()) for weight in adapters)
         with torch.no_grad():
             self.centres = self.prototypes(self.embed(images))
 
