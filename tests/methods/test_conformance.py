@@ -24,7 +24,7 @@ from polyshot.evaluation.meter import predictor
 from polyshot.evaluation.targets import Target
 from polyshot.methods.method import METHODS, Fitted, check_adaptation, find_methods
 from polyshot.predict.rules import RULES
-from polyshot.tasks import Tasks
+from polyshot.tasks import Table, Tasks
 from polyshot.training.training_run import TrainingRun
 from tests.helpers import (
     CPU,
@@ -236,7 +236,7 @@ def draw(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-VARIABLE = VariableShape(min_way=5, max_way=8, max_queries=3, max_support=40)
+VARIABLE = VariableShape(min_way=5, max_way=7, max_queries=2, max_support=20)
 
 
 @pytest.fixture(scope="session")
@@ -248,7 +248,7 @@ def uneven_pack() -> Pack:
 def test_variable_ways_and_shots_are_those_of_episodes_one_by_one(
     name: str, adaptation: str, fitted: Fits, uneven_pack: Pack
 ) -> None:
-    count = 8
+    count = 4
     target = Target(uneven_pack, CPU, [VARIABLE], count)
     groups = target.groups(VARIABLE)
     assert len(groups) > 1, "several ways"
@@ -256,7 +256,7 @@ def test_variable_ways_and_shots_are_those_of_episodes_one_by_one(
     dim = LEARNED.model.dim
     measured = measure(predictor(fitted(name), adaptation), groups, dim, adaptation)
     drawn = EpisodeSampler(uneven_pack.domain, VARIABLE)(0, count)
-    images = torch.from_numpy(uneven_pack.images[:])
+    images = Table.of(uneven_pack.images, CPU)
     for e in range(count):
         way = int((drawn.classes[e] >= 0).sum())
         support = [row[row >= 0] for row in drawn.support[e, :way]]
@@ -265,7 +265,7 @@ def test_variable_ways_and_shots_are_those_of_episodes_one_by_one(
         places = torch.zeros(mask.shape, dtype=torch.int64)
         for c, own in enumerate(support):
             mask[0, c, : len(own)], places[0, c, : len(own)] = True, own
-        task = from_table(images, places, torch.cat(query)[None], mask)
+        task = Tasks(images, torch.cat(query)[None], places, mask)
         answers = fitted(name).predict(task, adaptation)[0]  # [Q, W]
         labels = torch.arange(way).repeat_interleave(torch.tensor([len(own) for own in query]))
         there = measured.there[e]
