@@ -277,7 +277,7 @@ def run_evaluate(asked: Asked, on_gpu: bool) -> None:
 
     device = torch.device("cuda" if on_gpu else "cpu")
     config, side = (ResNetConfig(16, "small/2"), 40) if asked.quick else (ResNetConfig(), 72)
-    classes, each, episodes = 20, 30, 600
+    classes, each, episodes = 20, 30, 600 if on_gpu else 120
     shape = classes * each, 3, side, side
     images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     labels, names = np.repeat(np.arange(classes), each), tuple(map(str, range(classes)))
@@ -294,9 +294,12 @@ def run_evaluate(asked: Asked, on_gpu: bool) -> None:
             print(f"{'+'.join(rules)}, {adaptation}: {episodes / seconds:,.1f} episodes/s")
         cache = cache_class()(Path(folder) / "cache")
         seconds = median_of(
-            lambda: evaluation.evaluate(pool, pack, every, adapt=["pa"], cache=cache), device
+            lambda: evaluation.evaluate(
+                pool, pack, every, episodes=episodes, adapt=["head"], cache=cache
+            ),
+            device,
         )
-        say(f"evaluate() by {'+'.join(every)}, none and pa, cached", seconds)
+        say(f"evaluate() by {'+'.join(every)}, none and head, cached", seconds)
     say("embedding by nine members", median_of(lambda: pool.embed(images[:128]), device))
 
 
