@@ -1,16 +1,18 @@
 """Answers of few images are less sure, and the same."""
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
 
-from polyshot.config import Config, to_dict
+from polyshot.config import AdaptationConfig, Config, to_dict
 from polyshot.data.shapes import EpisodeShape
 from polyshot.pool.pool import Pool
 from polyshot.predict.calibration import inverse_temperature, tempered
+from polyshot.predict.predict import Adaptation
 from polyshot.tasks import Tasks
-from tests.helpers import SMALL, answers, keep_embeddings, random_pool, shared_pool
+from tests.helpers import SMALL, answers, keep_embeddings, random_pool, random_tasks, shared_pool
 
 
 def tasks(pool: Pool, shots: int, mask: torch.Tensor | None = None) -> Tasks:
@@ -34,6 +36,20 @@ def test_fewer_images_are_less_sure(name: str) -> None:
     torch.testing.assert_close(mild.sum(-1), torch.ones(3, 7))
     expected = (plain.log() * (7 / 5) / 3).softmax(-1)
     torch.testing.assert_close(mild, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("adaptation", get_args(Adaptation))
+def test_all_but_heads_are_tempered(adaptation: str) -> None:
+    """Heads are learned from a scale of their own."""
+    config = AdaptationConfig(steps=3, updates=2)
+    given = random_tasks(shot=2, queries=2)
+    plain, mild = (
+        answers(replace(trained_on(shots), adaptation=config), given, "auto", adaptation)
+        for shots in (2, 5)
+    )
+    expected = plain if adaptation == "head" else (0.7 * plain.log()).softmax(-1)
+    torch.testing.assert_close(mild, expected, atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(plain, (0.7 * plain.log()).softmax(-1), atol=1e-2)
 
 
 def test_the_shots_of_the_scales_change_nothing() -> None:
