@@ -20,7 +20,7 @@ from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack
 from polyshot.data.table import Images
 from polyshot.errors import PolyshotError
-from polyshot.models.backbone import fused, state_hash, tensor_state
+from polyshot.models.backbone import Snapshot, fused, state_hash
 from polyshot.models.views import MEAN, STD, Views, normalise, over_views
 from polyshot.util.device import bf16_on, in_parts
 from polyshot.util.files import new_file, write_array
@@ -175,21 +175,26 @@ def for_prediction(network: nn.Module) -> nn.Module:
     """
     if getattr(network, "for_prediction", False):
         return network
-    state = tensor_state(network)
     known = _READY.get(network)
-    if known is None or known[0] != state:
+    if known is None or not known[0].holds():
         ready = fused(network)
         ready.for_prediction = True  # type: ignore[assignment]
-        known = _READY[network] = state, ready
+        known = _READY[network] = Snapshot(network), ready
     return known[1]
 
 
-_READY: WeakKeyDictionary[nn.Module, tuple[object, nn.Module]] = WeakKeyDictionary()
+_READY: WeakKeyDictionary[nn.Module, tuple[Snapshot, nn.Module]] = WeakKeyDictionary()
+_HASHES: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 
 def network_hash(network: nn.Module) -> str:
-    """Hash what a network's embeddings depend on: its weights, and how images are normalised."""
-    return digest(repr((MEAN, STD)), state_hash(network))
+    """Hash what the embeddings of a network for prediction depend on, once: it never changes.
+
+    These are its weights, and how images are normalised.
+    """
+    if network not in _HASHES:
+        _HASHES[network] = digest(repr((MEAN, STD)), state_hash(network))
+    return _HASHES[network]
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,8 +8,9 @@ code does the rest. E tasks, B images of each.
 
 import copy
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -139,17 +140,16 @@ class Walk:
 
 def walk_through(network: nn.Module) -> Walk:
     """Return the walk through a network; made once, and anew when its tensors were replaced."""
-    tensors = tuple(map(id, tensors_of(network)))
     known = _WALKS.get(network)
-    if known is None or known[0] != tensors:
-        known = _WALKS[network] = tensors, Walk(network, layers_of(network))
+    if known is None or not known[0].holds(in_place=False):
+        known = _WALKS[network] = Snapshot(network), Walk(network, layers_of(network))
     walk = known[1]
     if walk.network.training != network.training:
         walk.network.train(network.training)
     return walk
 
 
-_WALKS: WeakKeyDictionary[nn.Module, tuple[tuple[int, ...], Walk]] = WeakKeyDictionary()
+_WALKS: WeakKeyDictionary[nn.Module, tuple["Snapshot", Walk]] = WeakKeyDictionary()
 _LAYERS: WeakKeyDictionary[nn.Module, list[Site]] = WeakKeyDictionary()
 
 
@@ -316,32 +316,47 @@ def state_hash(module: nn.Module) -> str:
     return digest(*parts)
 
 
-def tensors_of(network: nn.Module) -> list[Tensor]:
-    """List parameters and buffers, in a fixed order.
+class Snapshot:
+    """What the tensors of modules were once, to see whether they still are.
 
-    Who looks whether a network is still the same does so for every batch: torch's own generators,
-    which make up names for all of them, take ten times as long, longer than classifying a dozen
-    episodes.
+    Who asks does so for every batch, so it must cost microseconds: a change in place of any tensor
+    shows, and a move or a cast of a module, but no change by way of `.data`, none of tensors made
+    in inference mode, and not a single tensor that was put in another's place.
     """
-    found: list[Tensor] = []
-    modules: list[nn.Module | None] = [network]
-    while modules:
-        module = modules.pop()
-        if module is not None:
-            tensors = (*module._parameters.values(), *module._buffers.values())
-            found += [tensor for tensor in tensors if tensor is not None]
-            modules += module._modules.values()
-    return found
+
+    def __init__(self, *modules: nn.Module):
+        tensors = [t for m in modules for t in (*m.parameters(), *m.buffers())]
+        self._tracked = [tensor for tensor in tensors if not tensor.is_inference()]
+        self._firsts = [
+            (holder, name, tensor, tensor.dtype)
+            for module in modules
+            for holder, name, tensor in _firsts(module)
+        ]
+        self._versions = self._count()
+
+    def holds(self, in_place: bool = True) -> bool:
+        """Tell whether nothing has changed; changes in place count unless told otherwise."""
+        same = all(
+            holder[name] is tensor and tensor.dtype == dtype
+            for holder, name, tensor, dtype in self._firsts
+        )
+        return same and (not in_place or self._versions == self._count())
+
+    def _count(self) -> int:
+        return sum(map(_VERSION, self._tracked))
 
 
-def tensor_state(*modules: nn.Module) -> tuple[object, ...]:
-    """Return what differs once tensors of modules are replaced, moved or changed in place.
+_VERSION = attrgetter("_version")
 
-    It costs microseconds, where a hash reads all bytes. Changes by way of `.data`, and those of
-    tensors made in inference mode, do not show.
-    """
-    tensors = (t for module in modules for t in tensors_of(module))
-    return tuple((id(t), t.dtype, t.device, 0 if t.is_inference() else t._version) for t in tensors)
+
+def _firsts(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Tensor]]:
+    """Find a module's first parameter and its first buffer, each with the place that holds it."""
+    for kind in ("_parameters", "_buffers"):
+        for inner in module.modules():
+            held = [(n, t) for n, t in getattr(inner, kind).items() if t is not None]
+            if held:
+                yield getattr(inner, kind), *held[0]
+                break
 
 
 def same_tensors(one: Iterable[Site], other: Iterable[Site]) -> bool:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from polyshot.config import AdaptationConfig, with_old_names
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, join_names
-from polyshot.models.backbone import channels_last, state_hash, tensor_state
+from polyshot.models.backbone import Snapshot, channels_last, state_hash
 from polyshot.models.heads import Metric
 from polyshot.models.modulators import Kind, Modulator, fold
 from polyshot.models.resnet import ResNet, ResNetConfig
@@ -158,12 +158,11 @@ class Pool:
             return for_prediction(self.base)
         modulator, strength = self.modulators[name], self.strengths[name]
         networks = _NETWORKS.setdefault(self, {})
-        state = strength, tensor_state(self.base, modulator)
-        known = networks.get(name)
-        if known is None or known[0] != state:
+        known, of = networks.get(name), (self.base, modulator, strength)
+        if known is None or known[0] != of or not known[1].holds():
             folded = for_prediction(fold(self.base, modulator, strength))
-            known = networks[name] = state, folded
-        return known[1]
+            known = networks[name] = of, Snapshot(self.base, modulator), folded
+        return known[2]
 
     def embed(
         self,
@@ -320,5 +319,6 @@ class Pool:
             )
 
 
-_NETWORKS: WeakKeyDictionary[Pool, dict[str, tuple[object, nn.Module]]] = WeakKeyDictionary()
+_NETWORKS: WeakKeyDictionary[Pool, dict[str, tuple[object, Snapshot, nn.Module]]]
+_NETWORKS = WeakKeyDictionary()
 """Folded members of pools, made when they are first asked for."""
