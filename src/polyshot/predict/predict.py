@@ -207,16 +207,17 @@ class FittedTasks:
         """Mix the members' probabilities or scores, or ask the blends: [R, E, Q, W]."""
         total: dict[int, Tensor] = {}  # of each rule [E, W, Q], ways first
         scales: dict[int, Tensor] = {}
+        shares = torch.stack(self.weights)  # [R, E, M]
+        asks = shares.any(1).tolist()  # told on the CPU: nobody waits for a GPU here
+        shares = shares.to(self.pool.device)
         for member, (rows, classifiers) in self.members.items():
             scores = classifiers.scores(queries.query_of(self.pool.network(member), rows))
             places = torch.arange(self.tasks, device=scores.device) if rows is None else rows
             likely: Tensor | None = None
             for i, rule in enumerate(self.rules):
-                if i in self.blends:
+                if i in self.blends or not asks[i][member]:
                     continue
-                own = self.weights[i][:, member].to(scores)[places]  # [rows]
-                if not bool(own.any()):
-                    continue
+                own = shares[i, places, member].to(scores)  # [rows]
                 part = scores
                 if rule.mixes == "probabilities":
                     if likely is None:
