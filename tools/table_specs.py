@@ -472,6 +472,23 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
         against={"table": "rivals", "run": "rivals", "sources": list(SEEN)},
         pair=("target", "method", "adaptation", "shot"),
     ),
+    "meta-dataset": Grid(
+        {"table": "meta_dataset"},
+        {
+            **{f"{name}, {'unseen' if name == 'dtd' else 'seen'}": {"target": name}
+               for name in sorted((*SEEN, "dtd"))},
+            "eight seen domains": {"target": SEEN},
+        },
+        {
+            "base": {**BASE, "show": "both"},
+            **{name: {"method": name, "adaptation": "none"} for name in ("select", "average", "auto")},
+            "base + head": {"method": "base", "adaptation": "head"},
+            "auto + head": {"method": "auto", "adaptation": "head"},
+        },
+        show="gain",
+        bold="lines",
+        pair=tuple(name for name in PAIR if name != "run"),
+    ),
 }  # fmt: skip
 """By the name that a page gives them."""
 
