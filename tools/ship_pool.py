@@ -86,8 +86,9 @@ def accuracy_costs(
     for pack in packs:
         old, new = (evaluate(pool, pack, methods, episodes=episodes) for pool in (before, after))
         for one, other in zip(old, new, strict=True):
-            gap, half_width = difference({0: other}, {0: one})
-            costs.append(Cost(one.target, one.method, one.mean, gap, half_width))
+            found = difference({0: other}, {0: one})
+            assert found is not None, "both are of this target"
+            costs.append(Cost(one.target, one.method, one.mean, *found))
     return costs
 
 

@@ -22,7 +22,8 @@ import numpy as np
 from table_specs import CARD, TABLES, Added, Filter, Grid, Tried
 
 from polyshot.errors import PolyshotError
-from polyshot.evaluation.compare import Interval, accuracy, difference
+from polyshot.evaluation import compare
+from polyshot.evaluation.compare import Interval, label
 from polyshot.evaluation.results import Result, Run, read_results, read_runs, read_table
 
 ROOT = Path(__file__).parents[1]
@@ -184,6 +185,23 @@ def _marks(spec: Grid, cells: Mapping[tuple[str, str], Shown]) -> dict[tuple[str
             behind, chance = _gap(cells[best].own, cells[place].own)
             marks[place] = place == best or behind <= chance
     return marks
+
+
+def accuracy(results: Results) -> Interval:
+    """Average accuracies over places, each counting the same."""
+    return compare.accuracy(results, "apart")
+
+
+def difference(one: Results, other: Results) -> Interval:
+    """Average the paired differences over the places of one, each counting the same."""
+    for place, result in one.items():
+        if place not in other:
+            raise PolyshotError(
+                f"{result.target}: there is nothing to compare '{label(result)}' with."
+            )
+    gap = compare.difference(one, other, "apart")
+    assert gap is not None, "there are pairs"
+    return gap
 
 
 def _gap(one: Results, other: Results) -> Interval:

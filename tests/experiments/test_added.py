@@ -17,8 +17,9 @@ from polyshot.experiments.grid import read_grid
 from polyshot.experiments.protocols import PROTOCOLS
 from polyshot.experiments.report import write_report
 from polyshot.experiments.report.growth import HEAD, growth_tables
+from polyshot.experiments.report.pages import UNKNOWN
 from polyshot.experiments.report.paper import paper_comparisons
-from polyshot.experiments.report.tables import UNKNOWN, accuracy_tables, on_added_domains
+from polyshot.experiments.report.tables import accuracy_tables, on_added_domains
 from polyshot.experiments.run import BAR, Summary
 
 from .fake_grid import fake_result

@@ -10,7 +10,7 @@ from polyshot.data.pack import Domain, Pack, PackWriter
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.splits import ClassSplit
 from polyshot.errors import PolyshotError
-from polyshot.evaluation.compare import Cell, Row, as_text, label, rows, with_averages
+from polyshot.evaluation.compare import Cell, Row, as_text, averages, label, rows
 from polyshot.evaluation.evaluate import member_shares
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.stats import interval
@@ -81,12 +81,14 @@ def test_differences_are_paired() -> None:
 def test_rows_without_a_baseline_or_a_word_on_seen() -> None:
     (row,) = rows([result("select", "birds", [0.2, 0.4], seen=None)])
     assert not row.seen and row.cells["select"].difference is None
-    assert rows([]) == [] and with_averages([]) == []
+    assert rows([]) == [] and averages([]) == {}
 
 
 def test_other_episodes_are_not_compared() -> None:
     other = result("select", "birds", [0.2, 0.4], fingerprint="others")
-    with pytest.raises(PolyshotError, match=r"birds: 'select' and 'base'.*different episodes"):
+    with pytest.raises(
+        PolyshotError, match=r"birds, 5-shot: 'select' and 'base'.*different episodes"
+    ):
         rows([result("base", "birds", [0.2, 0.4]), other])
 
 
@@ -104,10 +106,12 @@ def test_averages_of_groups_of_two_or_more() -> None:
             result("base", "c", [0.9, 0.9], seen=False),
         ]
     )
-    extended = with_averages(found)
-    assert [row.target for row in extended] == ["a", "b", "c", "average, seen"]
-    assert list(extended[-1].cells) == ["base"]  # select was not measured on a
-    assert extended[-1].cells["base"].mean == pytest.approx(0.3)
+    assert [row.target for row in found] == ["a", "b", "c"]
+    (seen,) = averages(found).values()
+    assert seen.target == "average, seen" and seen.seen
+    assert list(seen.cells) == ["base"]  # select was not measured on a
+    assert seen.cells["base"].mean == pytest.approx(0.3)
+    assert list(averages(found, least=1)) == [True, False]
 
 
 def test_text_for_the_terminal() -> None:

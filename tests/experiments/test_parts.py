@@ -156,9 +156,8 @@ def test_no_table_mixes_parts(cells: list[tuple[str, str, str, str]]) -> None:
     shown = [
         result
         for table in tables
-        for columns in table.runs.values()
-        for runs in columns.values()
-        for result in runs.values()
+        for column in table.columns.values()
+        for result in column.values()
         if result.part == table.part
     ]
     assert sorted(r.to_json() for r in shown) == sorted(r.to_json() for r in results)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyshot.errors import PolyshotError
+from polyshot.evaluation.compare import may_pair
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.stats import interval, paired
 from polyshot.experiments.report.paper import paper_comparisons, size_table
@@ -20,7 +21,7 @@ from polyshot.experiments.report.summary import (
     summary,
     winner_table,
 )
-from polyshot.experiments.report.tables import accuracy_tables, may_pair, method_order
+from polyshot.experiments.report.tables import accuracy_tables, method_order
 from tests.experiments.fake_grid import fake_result
 
 

@@ -107,10 +107,11 @@ def show_accuracies(results: "Sequence[Result]") -> None:
     Methods with adaptation have a table of their own; then comes how far probabilities are off.
     """
     from polyshot.data.shapes import META_DATASET, VariableShape
-    from polyshot.evaluation.compare import as_text, rows, with_averages
+    from polyshot.evaluation.compare import as_text, averages, rows
     from polyshot.experiments.report.summary import calibration_table
 
-    found = with_averages(rows(results))
+    found = rows(results)
+    found += averages(found).values()
     names = list(dict.fromkeys(name for row in found for name in row.cells))
     adapted = [name for name in names if "+" in name]
     for group in ([name for name in names if name not in adapted], adapted):

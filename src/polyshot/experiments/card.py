@@ -15,9 +15,9 @@ from typing import Any
 from polyshot.config import from_dict, preset, to_dict
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
-from polyshot.evaluation.compare import label
+from polyshot.evaluation.compare import group, label
 from polyshot.evaluation.results import Result
-from polyshot.experiments.report.tables import classes_in_words, group, method_order, shape_in_words
+from polyshot.experiments.report.tables import classes_in_words, method_order, shape_in_words
 from polyshot.models.backbone import parameter_count
 from polyshot.models.views import VIEWS
 from polyshot.pool.pool import Pool
@@ -147,7 +147,7 @@ def accuracy_section(pool: Pool, results: Sequence[Result]) -> str:
     results = sorted(results, key=lambda r: (-r.shot, *method_order(label(r))))
     shapes = {(r.part, r.way, r.shot): None for r in results}
     for shape, seen in [(shape, seen) for shape in shapes for seen in (True, False)]:
-        part, way, shot = shape
+        part = shape[0]
         chosen = [r for r in results if (r.part, r.way, r.shot, bool(r.seen)) == (*shape, seen)]
         if chosen:
             kind = "seen domains (new classes)" if seen else "unseen domains"
@@ -155,7 +155,7 @@ def accuracy_section(pool: Pool, results: Sequence[Result]) -> str:
             episodes = sorted({r.episodes for r in chosen})
             counts = " or ".join(map(str, episodes))
             parts.append(
-                f"### {shape_in_words(str(way), shot)}, {kind}\n\n"
+                f"### {shape_in_words(chosen)}, {kind}\n\n"
                 f"Percent right over {counts} tasks a "
                 f"domain, with the 95 % interval over tasks.{_several(chosen)}"
                 f"{_left_out(pool, chosen)}\n\n"

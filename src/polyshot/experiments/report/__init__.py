@@ -1,19 +1,13 @@
 """The report of a grid of experiments: one page, and its tables as Markdown and LaTeX.
 
-`tables` pivots and pairs results, `summary`, `growth` and `paper` make text and plain tables of
-them, `figures` draws, `pages` fills the templates.
+`tables` pivots results, `summary`, `growth` and `paper` make text and plain tables of them,
+`figures` draws, `pages` fills the templates.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
-from polyshot.errors import join_names
-from polyshot.evaluation.compare import BASELINE, Row
-from polyshot.experiments.grid import Contributions, Curve, Grid, Training, read_grid
+from polyshot.experiments.grid import Contributions, Grid, read_grid
 from polyshot.experiments.report.figures import (
     bar_chart,
     contribution_chart,
@@ -21,18 +15,8 @@ from polyshot.experiments.report.figures import (
     method_looks,
 )
 from polyshot.experiments.report.growth import growth_tables
-from polyshot.experiments.report.pages import (
-    HeatMap,
-    latex_escape,
-    markdown_escape,
-    render,
-    write_file,
-)
-from polyshot.experiments.report.paper import (
-    numbers,
-    paper_comparisons,
-    size_table,
-)
+from polyshot.experiments.report.pages import HeatMap, render, write_file
+from polyshot.experiments.report.paper import numbers, paper_comparisons, size_table
 from polyshot.experiments.report.summary import (
     agreement_table,
     calibration_tables,
@@ -47,26 +31,15 @@ from polyshot.experiments.report.summary import (
     winner_table,
 )
 from polyshot.experiments.report.tables import (
-    UNKNOWN,
     AccuracyTable,
-    TextTable,
     accuracy_tables,
     classes_in_words,
     listed,
     on_added_domains,
-    points,
     protocol_order,
 )
 
 TITLE = "Polyshot: report of the experiments"
-MOST_FLOATS = 8
-"""LaTeX gives up on too many tables that wait for a place; a new page gives them one."""
-WIDEST = 90
-"""Characters of a line of a LaTeX table; wider ones are shrunk to the page."""
-LEGEND = (
-    "Percent of the queries that got the right class, with the half-width of the 95 % interval. "
-    "Bold: the best of its row, where its paired difference to the runner-up is more than chance."
-)
 
 
 def write_report(folder: Path, out: Path | None = None) -> list[Path]:
@@ -97,76 +70,56 @@ def write_report(folder: Path, out: Path | None = None) -> list[Path]:
         "Settings of the methods": [settings_table(grid.results)],
         "Seeds, episodes and data": [data_table(grid)],
     }
-    said = summary(accuracies)
-    tables = {heading: [t for t in found if t.rows] for heading, found in every.items()}
-    lists = run_lists(grid)
+    shared = {
+        "title": TITLE,
+        "summary": summary(accuracies),
+        "accuracies": accuracies,
+        "tables": {heading: [t for t in found if t.rows] for heading, found in every.items()},
+        "lists": run_lists(grid),
+    }
     target = out or (folder.parent if folder.is_file() else folder) / "report"
     files = {
-        target / "index.html": _page(grid, said, accuracies, tables, lists),
-        target / "tables.md": _markdown(said, accuracies, tables, lists),
-        target / "tables.tex": _latex(accuracies, tables),
+        target / "index.html": render("grid.html", **shared | _drawn(grid, accuracies)),
+        target / "tables.md": render("tables.md", **shared),
+        target / "tables.tex": render("tables.tex", **shared),
     }
     for path, content in files.items():
         write_file(path, content)
     return list(files)
 
 
-def _page(
-    grid: Grid,
-    said: Sequence[str],
-    accuracies: Sequence[AccuracyTable],
-    tables: Mapping[str, Sequence[TextTable]],
-    lists: Mapping[str, Sequence[str]],
-) -> str:
-    """Draw the figures and fill the page's template."""
+def _drawn(grid: Grid, accuracies: list[AccuracyTable]) -> dict[str, Any]:
+    """Draw the figures, and collect what else only the page shows."""
     presets: dict[str, list[dict[str, Any]]] = {}
     for table in accuracies:
-        averages = [
-            replace(row, target=f"average, {'seen' if seen else 'unseen'}")
-            for seen, row in table.averages.items()
-        ]
-        drawn = bar_chart([*table.rows, *averages], table.methods, table.chance, table.title)
+        rows = [*table.rows, *table.averages.values()]
+        drawn = bar_chart(rows, table.methods, table.chance, table.title)
         block = {"table": table, "looks": method_looks(table.methods), "chart": drawn}
         presets.setdefault(table.preset, []).append(block)
-    worlds: dict[str, list[tuple[Curve, Markup]]] = {}
+    worlds: dict[str, list[tuple[Any, Any]]] = {}
     for curve in grid.curves:
         worlds.setdefault(curve.world, []).append((curve, curve_chart(curve)))
-    return render(
-        "grid.html",
-        title=TITLE,
-        intro=(),
-        facts=run_facts(grid),
-        baseline=BASELINE,
-        summary=said,
-        accuracies=presets,
-        tables=tables,
-        paper=numbers(),
-        contributions=[_contributions(about) for about in grid.contributions],
-        heat_maps=_heat_maps(grid),
-        galleries=[
-            {"world": world, "curves": curves, "trained": _trained(grid.worlds.get(world))}
-            for world, curves in worlds.items()
-        ],
-        lists=lists,
-    )
+    return {
+        "intro": (),
+        "facts": run_facts(grid),
+        "presets": presets,
+        "paper": numbers(),
+        "contributions": [(about, _panels(about)) for about in grid.contributions],
+        "heat_maps": _heat_maps(grid),
+        "curves": worlds,
+        "worlds": grid.worlds,
+    }
 
 
-def _contributions(about: Contributions) -> dict[str, Any]:
+def _panels(about: Contributions) -> list[dict[str, Any]]:
+    """Draw what each member of each method contributes."""
     panels = []
     for method in about.correct:
         label = f"{method} on {about.target}: right predictions of each member, episode by episode"
-        panels.append(
-            {
-                "method": method,
-                "label": label,
-                "chart": contribution_chart(about, method, label),
-                "leaders": leaders(about, method),
-                "table": member_table(about, method),
-            }
-        )
-    least, most = about.ends()
-    ends = {"least": least, "most": most, "queries": about.queries}
-    return {"title": about.title, "panels": panels, **ends}
+        chart = contribution_chart(about, method, label)
+        said = {"leaders": leaders(about, method), "table": member_table(about, method)}
+        panels.append({"method": method, "label": label, "chart": chart, **said})
+    return panels
 
 
 def _heat_maps(grid: Grid) -> list[HeatMap]:
@@ -187,92 +140,3 @@ def _heat_maps(grid: Grid) -> list[HeatMap]:
         known = {name: [row.get(member) for member in members] for name, row in rows.items()}
         maps.append(HeatMap(members, known, listed(*key)))
     return maps
-
-
-def _trained(training: Training | None) -> str:
-    if training is None:
-        return ""
-    seed = "" if training.seed is None else f"seed {training.seed}"
-    sources = f"sources {join_names(training.sources, 20)}" if training.sources else ""
-    said = listed(training.preset, seed, sources)
-    return f": {said}" if said else ""
-
-
-# --- the tables as text
-
-
-def _markdown(
-    said: Sequence[str],
-    accuracies: Sequence[AccuracyTable],
-    tables: Mapping[str, Sequence[TextTable]],
-    lists: Mapping[str, Sequence[str]],
-) -> str:
-    """Write all tables as Markdown."""
-
-    def accuracy_cell(row: Row, method: str) -> Markup:
-        cell = row.cells.get(method)
-        if cell is None:
-            return Markup(UNKNOWN)
-        bold = "**" if method == row.best else ""
-        text = f"{bold}{100 * cell.mean:.1f}{bold} ± {100 * cell.half_width:.1f}"
-        if cell.difference is not None:
-            text += f" ({points((cell.difference, cell.difference_half_width))})"
-        return Markup(text)
-
-    return render(
-        "tables.md",
-        title=TITLE,
-        summary=said,
-        legend=LEGEND,
-        accuracies=accuracies,
-        tables=tables,
-        lists=lists,
-        accuracy_cell=accuracy_cell,
-        joined=lambda cell: Markup(_joined(cell, markdown_escape)),
-    )
-
-
-def _latex(accuracies: Sequence[AccuracyTable], tables: Mapping[str, Sequence[TextTable]]) -> str:
-    """Write all tables as LaTeX, each a floating table."""
-    floats = []
-    for table in accuracies:
-        head = ["Domain", *map(latex_escape, table.methods)]
-        bodies = []
-        for seen in (True, False):
-            body = [
-                [latex_escape(name), *(_latex_cell(row, method) for method in table.methods)]
-                for name, row in table.lines()
-                if row.seen == seen
-            ]
-            if seen in table.averages:  # the last line, under a rule of its own
-                bodies += [body[:-1], body[-1:]]
-            elif body:
-                bodies.append(body)
-        floats.append(_float(f"{table.title}. {LEGEND}", head, bodies))
-    for found in tables.values():
-        for text in (each for each in found if not each.words):
-            body = [[_joined(cell, latex_escape) for cell in row] for row in text.rows]
-            head = [latex_escape(name) for name in text.head]
-            floats.append(_float(f"{text.title}. {text.note}".strip(), head, [body]))
-    return render("tables.tex", floats=floats, most_floats=MOST_FLOATS)
-
-
-def _latex_cell(row: Row, method: str) -> str:
-    cell = row.cells.get(method)
-    if cell is None:
-        return UNKNOWN
-    mean = f"{100 * cell.mean:.1f}"
-    strong = rf"\mathbf{{{mean}}}" if method == row.best else mean
-    return rf"${strong} \pm {100 * cell.half_width:.1f}$"
-
-
-def _joined(cell: str, escape: Callable[[str], str]) -> str:
-    first, _, second = cell.partition("\n")
-    return f"{escape(first)} ({escape(second)})" if second else escape(first)
-
-
-def _float(caption: str, head: list[str], bodies: list[list[list[str]]]) -> dict[str, Any]:
-    cells = [head, *(row for body in bodies for row in body)]
-    width = sum(max(map(len, column)) for column in zip(*cells, strict=True))
-    is_wide = width > WIDEST
-    return {"caption": latex_escape(caption), "head": head, "bodies": bodies, "is_wide": is_wide}

@@ -24,11 +24,18 @@ from polyshot.data.pack import Pack
 from polyshot.evaluation.compare import Row
 from polyshot.evaluation.evaluate import class_accuracies
 from polyshot.experiments.grid import Contributions, Curve
-from polyshot.experiments.report.tables import METHODS, percent
+from polyshot.experiments.report.pages import (
+    BLUE,
+    BROWN,
+    INK,
+    LINE,
+    PAPER,
+    VARIABLES,
+    heat_colours,
+    percent,
+)
+from polyshot.experiments.report.tables import METHODS
 
-INK, LINE, PAPER, BLUE, BROWN = "#1b1f24", "#d5dae0", "#ffffff", "#2f6db5", "#8a5a00"
-VARIABLES = {INK: "--ink", LINE: "--line", PAPER: "--paper", BLUE: "--blue", BROWN: "--brown"}
-"""Colours of the style sheet: a page may be dark."""
 COLOURS = (
     *("#8a94a0", "#e0b000", "#a67c00", "#d1495b", "#7a3b69", "#e8833a", "#3a9d5d", "#70543e"),
     *("#2457a6", "#4a9ae0", "#2457a6", "#4a9ae0"),
@@ -144,7 +151,7 @@ def bar_chart(
             whiskers += [[(x, low), (x, high)], *([(x - 2, y), (x + 2, y)] for y in (low, high))]
             fills.append(looks[method][0])
             edges.append(looks[method][1])
-            tips.append(f"{row.target}, {method}: {percent((cell.mean, cell.half_width))}")
+            tips.append(f"{row.target}, {method}: {percent(cell.accuracy)}")
     with _settings():
         figure = _figure(*whole)
         axes = figure.add_axes(
@@ -225,17 +232,6 @@ def curve_chart(curve: Curve) -> Markup:
 def _ends(values: Sequence[float]) -> tuple[float, float]:
     least, most = min(values), max(values)
     return (least, most) if most > least else (least - 0.5, least + 0.5)
-
-
-def heat_colours(share: float) -> tuple[str, str]:
-    """Return background, from near white to dark blue, and a text colour that stands out on it."""
-    share = min(max(share, 0.0), 1.0)
-    light, dark = (246, 248, 250), (16, 62, 122)
-    colour = [round(a + (b - a) * share) for a, b in zip(light, dark, strict=True)]
-    linear = [(part / 255) ** 2.2 for part in colour]
-    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    # Where (1 + 0.05) / (x + 0.05) = (x + 0.05) / 0.05, white and black have the same contrast.
-    return "#{:02x}{:02x}{:02x}".format(*colour), "#fefefe" if luminance < 0.179 else "#000000"
 
 
 def confusion_picture(counts: Tensor, pack: Pack, title: str) -> Image.Image:

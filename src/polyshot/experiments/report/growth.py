@@ -5,27 +5,30 @@ pool from the start the one that was trained on all of them, whatever protocol m
 """
 
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from polyshot.evaluation.compare import BASELINE, Interval
-from polyshot.evaluation.results import Result
-from polyshot.experiments.report.tables import (
-    UNKNOWN,
-    Runs,
-    TextTable,
+from polyshot.evaluation.compare import (
+    BASELINE,
+    Interval,
     accuracy,
-    classes_in_words,
+    by_place,
     combined_if_all,
     difference,
     group,
+    may_pair,
+)
+from polyshot.evaluation.results import Result
+from polyshot.experiments.report.pages import UNKNOWN, percent, points
+from polyshot.experiments.report.tables import (
+    TextTable,
+    classes_in_words,
     listed,
     method_order,
     old_sources,
     part_order,
-    percent,
-    pivot,
-    points,
+    shape_in_words,
 )
 
 SHOWN = ("select", "auto")
@@ -48,19 +51,11 @@ CHANGES = (
 
 Sources = tuple[str, ...]
 """Names, sorted."""
+Runs = Mapping[tuple[str, int | None], Result]
+"""Results of one pool, by target and training seed."""
 
 
-@dataclass(frozen=True)
-class Addition:
-    """A domain that was added to the pool of some sources, as one method sees it."""
-
-    added: str
-    old: Sources
-    method: str
-
-
-@dataclass
-class Change:
+class Change(NamedTuple):
     """What an addition did, on the added domain and on others."""
 
     base: Interval | None
@@ -78,93 +73,96 @@ class Change:
     """Mean change on domains that neither pool was trained on."""
 
 
+@dataclass(frozen=True)
+class Addition:
+    """A domain that was added to the pool of some sources, as one method sees it."""
+
+    method: str
+    old: Sources
+    added: str
+    pools: Mapping[tuple[str, Sources, str], Runs]
+    """Every pool of the same preset, part and shape: (method, old sources, what was added)."""
+
+    @property
+    def runs(self) -> Runs:
+        """What the grown pool reached."""
+        return self.pools[self.method, self.old, self.added]
+
+    @property
+    def own(self) -> Runs:
+        """What it reached on the domain that was added."""
+        return _on(self.runs, [self.added])
+
+    @property
+    def targets(self) -> list[str]:
+        """The domains that the grown pool was tested on."""
+        return sorted({target for target, _ in self.runs})
+
+    def gap(self, targets: Sequence[str]) -> Interval | None:
+        """Return the mean change of the accuracy on some targets."""
+        return _difference(_on(self.runs, targets), self.pools.get((self.method, self.old, ""), {}))
+
+    def change(self) -> Change:
+        """Collect the numbers."""
+
+        def plain(method: str, sources: Sources) -> Runs:
+            """Find results of the trainings that something was added to: seeds differ."""
+            every = self.pools.get((method, sources, ""), {})
+            return {place: result for place, result in every.items() if place in self.own}
+
+        before = plain(self.method, self.old)
+        start = plain(self.method, tuple(sorted((*self.old, self.added))))
+        base, was, became, possible = (
+            accuracy(runs) if runs else None
+            for runs in (plain(BASELINE, self.old), before, self.own, start)
+        )
+        return Change(
+            *(base, was, became, possible),
+            gain=_difference(self.own, before),
+            possible=_difference(start, before),
+            old=self.gap([target for target in self.targets if target in self.old]),
+            others=self.gap([t for t in self.targets if t not in (*self.old, self.added)]),
+        )
+
+
 def growth_tables(results: Iterable[Result]) -> list[TextTable]:
     """Sum up what additions did: presets, test classes first, many shots first."""
     plain = [r for r in results if r.adaptation == "none"]
     places = group(plain, lambda r: (r.preset, r.part, r.way, r.shot))
     tables = []
     for place in sorted(places, key=lambda p: (p[0], part_order(p[1]), -p[3], p[2])):
-        preset, part, way, shot = place
-        title = listed(preset, classes_in_words(part), f"{way}-way {shot}-shot")
-        tables += _tables(_Growth(places[place]), title)
+        own = places[place]
+        title = listed(place[0], classes_in_words(place[1]), shape_in_words(own))
+        tables += _tables(additions(own), title)
     return tables
 
 
-class _Growth:
-    """The results of one preset, part and shape, without further adaptation."""
-
-    def __init__(self, results: Sequence[Result]):
-        self.runs = pivot(
-            results, lambda r: (r.method, old_sources(r), r.added), lambda r: r.target
-        )
-        """(method, old sources, what was added to them) -> target -> results by seed."""
-
-    def additions(self) -> list[Addition]:
-        """List them; of the methods to show, where any of these was measured."""
-        found = [Addition(added, old, method) for method, old, added in self.runs if added]
-        shown = [each for each in found if each.method in SHOWN] or found
-        return sorted(shown, key=lambda each: (each.added, each.old, method_order(each.method)))
-
-    def at(self, method: str, sources: Sources, added: str, target: str) -> Runs:
-        """Look up what a pool reached on a target."""
-        return self.runs.get((method, sources, added), {}).get(target, {})
-
-    def after(self, each: Addition, target: str) -> Runs:
-        """Look up the grown pool."""
-        return self.at(each.method, each.old, each.added, target)
-
-    def targets(self, each: Addition) -> list[str]:
-        """List the domains that the grown pool was tested on."""
-        return sorted(self.runs[each.method, each.old, each.added])
-
-    def gap(self, each: Addition, target: str) -> Interval | None:
-        """Return the change of the accuracy on a target."""
-        return _difference(self.after(each, target), self.at(each.method, each.old, "", target))
-
-    def change(self, each: Addition) -> Change:
-        """Collect the numbers of an addition."""
-        added, old = each.added, each.old
-        after = self.after(each, added)
-
-        def plain(method: str, sources: Sources) -> Runs:
-            """Find results of the trainings that something was added to: seeds differ."""
-            every = self.at(method, sources, "", added)
-            return {seed: result for seed, result in every.items() if seed in after}
-
-        before, start = plain(each.method, old), plain(each.method, tuple(sorted((*old, added))))
-        targets = self.targets(each)
-        others = [target for target in targets if target not in (*old, added)]
-        return Change(
-            base=accuracy(plain(BASELINE, old)),
-            before=accuracy(before),
-            after=accuracy(after),
-            start=accuracy(start),
-            gain=_difference(after, before),
-            possible=_difference(start, before),
-            old=combined_if_all(self.gap(each, target) for target in targets if target in old),
-            others=combined_if_all(self.gap(each, target) for target in others),
-        )
+def additions(results: Iterable[Result]) -> list[Addition]:
+    """List what was added; of the methods to show, where any of these was measured."""
+    pools = group(results, lambda r: (r.method, old_sources(r), r.added))
+    runs = {pool: by_place(own) for pool, own in pools.items()}
+    found = [Addition(*pool, runs) for pool in pools if pool[2]]
+    shown = [each for each in found if each.method in SHOWN] or found
+    return sorted(shown, key=lambda each: (each.added, each.old, method_order(each.method)))
 
 
-def _tables(growth: _Growth, title: str) -> list[TextTable]:
+def _tables(found: Sequence[Addition], title: str) -> list[TextTable]:
     """Make the summary, and for each method the change on every domain."""
-    additions = growth.additions()
-    methods = list(dict.fromkeys(each.method for each in additions))
-    changes = {each: growth.change(each) for each in additions}
+    changes = [each.change() for each in found]
     rows = [
-        _row(each.added, each.method, change, growth.after(each, each.added).values())
-        for each, change in changes.items()
+        _row(each.added, each.method, change, each.own.values())
+        for each, change in zip(found, changes, strict=True)
     ]
     tables = [TextTable(f"A domain added later: {title}", HEAD, rows, NOTE)]
-    for method in methods:
-        own = [each for each in additions if each.method == method]
+    for method in dict.fromkeys(each.method for each in found):
+        own = [i for i, each in enumerate(found) if each.method == method]
         if len(own) > 1:
-            every = [run for each in own for run in growth.after(each, each.added).values()]
-            rows.append(_row("average", method, _average([changes[each] for each in own]), every))
-        targets = sorted({target for each in own for target in growth.targets(each)})
-        lines = [
-            [each.added, *(points(growth.gap(each, target)) for target in targets)] for each in own
-        ]
+            # What is known of every addition, each counting the same.
+            mean = Change(*map(combined_if_all, zip(*(changes[i] for i in own), strict=True)))
+            every = [run for i in own for run in found[i].own.values()]
+            rows.append(_row("average", method, mean, every))
+        targets = sorted({target for i in own for target in found[i].targets})
+        lines = [[found[i].added, *(points(found[i].gap([t])) for t in targets)] for i in own]
         head = ("added", *targets)
         tables.append(TextTable(f"{method}, change on every domain: {title}", head, lines, CHANGES))
     return [table for table in tables if table.rows]
@@ -196,17 +194,12 @@ def _time(runs: Sequence[Result]) -> str:
     return f"{statistics.fmean(known):.1f} s" + (f"\n{devices}" if devices else "")
 
 
-def _average(changes: Sequence[Change]) -> Change:
-    """Average what is known of every addition, each counting the same."""
-    return Change(
-        **{
-            field.name: combined_if_all(getattr(change, field.name) for change in changes)
-            for field in fields(Change)
-        }
-    )
+def _on(runs: Runs, targets: Sequence[str]) -> Runs:
+    return {place: result for place, result in runs.items() if place[0] in targets}
 
 
 def _difference(one: Runs, other: Runs) -> Interval | None:
     """Pair results on the same episodes; others, as of a pack that was drawn anew, have no pair."""
-    draws = {result.draw for runs in (one, other) for result in runs.values()}
-    return difference(one, other) if len(draws) == 1 else None
+    shared = [place for place in one if place in other]
+    same = all(may_pair(one[place], other[place]) for place in shared)
+    return difference(one, other) if same else None

@@ -14,18 +14,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
-from polyshot.errors import PolyshotError
-from polyshot.evaluation.compare import BASELINE, Row
-from polyshot.experiments.report.figures import VARIABLES, heat_colours
-from polyshot.experiments.report.tables import TextTable, average_row, points
+from polyshot.errors import PolyshotError, join_names
+from polyshot.evaluation.compare import BASELINE, Interval, Row, averages
 from polyshot.util.files import write_text
 
-GROUPS = {
-    True: ("Seen domains", "The pool was trained on other classes of these domains."),
-    False: ("Unseen domains", "Nothing of these domains was in the training."),
-}
+UNKNOWN = "not measured"
+INK, LINE, PAPER, BLUE, BROWN = "#1b1f24", "#d5dae0", "#ffffff", "#2f6db5", "#8a5a00"
+VARIABLES = {INK: "--ink", LINE: "--line", PAPER: "--paper", BLUE: "--blue", BROWN: "--brown"}
+"""Colours of the style sheet: a page may be dark."""
 LARGEST_SHEET = 1000
 """Pixels: pictures are scaled down to this width."""
+WIDEST = 90
+"""Characters of a line of a LaTeX table; wider ones are shrunk to the page."""
 LATEX_MARKS = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -42,68 +42,114 @@ LATEX_MARKS = {
 } | {mark: f"\\{mark}" for mark in "&%$#_"}
 
 
+# --- text
+
+
+def percent(value: Interval | None) -> str:
+    """Format a mean with its interval: ``81.2 ± 0.4``."""
+    return UNKNOWN if value is None else f"{100 * value[0]:.1f} ± {100 * value[1]:.1f}"
+
+
+def points(value: Interval | None) -> str:
+    """Format a difference with its interval, in points: ``+1.2 ± 0.4``."""
+    if value is None:
+        return UNKNOWN
+    text = f"{100 * value[0]:+.1f}"  # a negative zero would be read as a loss
+    text = "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "\u2212")
+    return f"{text} ± {100 * value[1]:.1f}"
+
+
+def is_clear(gap: Interval | None) -> bool:
+    """Tell whether a difference is more than chance."""
+    return gap is not None and abs(gap[0]) > gap[1]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
 def markdown_escape(text: str) -> str:
     """Keep a name from being read as markup, or from breaking its line of a table."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_\[\]|#~$])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*_\[\]|#~$])", r"\\\1", _one_line(text))
 
 
 def latex_escape(text: str) -> str:
     """Keep a name from being read as a command."""
-    return "".join(LATEX_MARKS.get(mark, mark) for mark in " ".join(text.split()))
+    return "".join(LATEX_MARKS.get(mark, mark) for mark in _one_line(text))
+
+
+def heat_colours(share: float) -> tuple[str, str]:
+    """Return background, from near white to dark blue, and a text colour that stands out on it."""
+    share = min(max(share, 0.0), 1.0)
+    light, dark = (246, 248, 250), (16, 62, 122)
+    colour = [round(a + (b - a) * share) for a, b in zip(light, dark, strict=True)]
+    linear = [(part / 255) ** 2.2 for part in colour]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    # Where (1 + 0.05) / (x + 0.05) = (x + 0.05) / 0.05, white and black have the same contrast.
+    return "#{:02x}{:02x}{:02x}".format(*colour), "#fefefe" if luminance < 0.179 else "#000000"
+
+
+# --- templates
 
 
 @cache
 def _environment(kind: str) -> Environment:
-    """Make what renders templates of a kind: what is printed in them is escaped.
+    """Make what renders templates of a kind: what is printed in them is escaped, but in plain text.
 
-    LaTeX is full of braces: its templates are written with ``<< >>`` and ``<% %>``, and are given
-    text that is escaped already.
+    LaTeX is full of braces: its templates are written with ``<< >>`` and ``<% %>``.
     """
+    escape = {"md": markdown_escape, "tex": latex_escape, "txt": _one_line}.get(kind)
     options: dict[str, Any] = {
         "loader": PackageLoader("polyshot.experiments.report"),
         "undefined": StrictUndefined,
         "trim_blocks": True,
         "lstrip_blocks": True,
         "keep_trailing_newline": True,
+        "autoescape": kind == "html",
     }
     if kind == "tex":
         marks = {"variable": ("<<", ">>"), "block": ("<%", "%>"), "comment": ("<#", "#>")}
         for name, (start, end) in marks.items():
             options |= {f"{name}_start_string": start, f"{name}_end_string": end}
-        return Environment(**options, autoescape=False)
-    if kind == "md":
-
-        def escaped(value: Any) -> Any:
-            return value if isinstance(value, Markup) else markdown_escape(str(value))
-
-        return Environment(**options, autoescape=False, finalize=escaped)
-    made = Environment(**options, autoescape=True)
-    made.filters |= {"points": points, "heat_colours": heat_colours, "themed": _themed}
+    if escape is not None:
+        options["finalize"] = lambda value: (
+            value if isinstance(value, Markup) else escape(str(value))
+        )
+    made = Environment(**options)
+    filters = (percent, points, is_clear, join_names, heat_colours, themed, is_wide)
+    made.filters |= {each.__name__: each for each in filters}
     style = resources.files("polyshot.experiments.report").joinpath("style.css")
-    made.globals["style"] = Markup(style.read_text("utf-8"))
+    made.globals |= {"style": Markup(style.read_text("utf-8")), "baseline": BASELINE}
     return made
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill a template: ``grid.html``, ``tables.md``, ``tables.tex``."""
+    """Fill a template: ``grid.html``, ``tables.md``, ``tables.tex``, ``summary.txt``."""
     kind = template.rpartition(".")[2]
     return _environment(kind).get_template(f"{template}.j2").render(**values)
 
 
 def write_file(path: Path, text: str) -> None:
     """Write a text file that appears whole or not at all."""
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(None, "it is a folder")
-        write_text(path, text)
-    except OSError as error:
-        raise PolyshotError(f"{path} cannot be written: {error.strerror or error}.") from None
+    if path.is_dir():
+        raise PolyshotError(f"{path} cannot be written: it is a folder.")
+    write_text(path, text)
 
 
-def _themed(colour: str) -> str:
+def themed(colour: str) -> str:
     """Return the style sheet's variable for a colour, where it has one."""
     return f"var({VARIABLES[colour]})" if colour in VARIABLES else colour
+
+
+def is_wide(body: str) -> bool:
+    r"""Tell whether rows of a LaTeX table, ``a & b \\``, are wider than the page."""
+    rows = [line.split(" & ") for line in body.splitlines() if line.endswith(r" \\")]
+    columns = zip(*rows, strict=True)
+    return sum(max(len(cell.removesuffix(r" \\")) for cell in each) for each in columns) > WIDEST
+
+
+# --- the page of `evaluate` and of the demo
 
 
 @dataclass(frozen=True)
@@ -131,8 +177,8 @@ class ResultsPage:
     """The selector's choices."""
     remarks: Sequence[str] = ()
     """What a reader should know about the numbers."""
-    calibration: TextTable | None = None
-    """How far probabilities are off; left out where it has no rows."""
+    calibration: Any = None
+    """A `TextTable` of how far probabilities are off; left out where it has no rows."""
     baseline: str = BASELINE
     """The method that differences are to."""
     chance: float | None = None
@@ -146,22 +192,10 @@ class ResultsPage:
 
     def write(self, path: Path) -> None:
         """Write the HTML file; it appears whole or not at all."""
-        by_kind = {seen: [row for row in self.rows if row.seen == seen] for seen in GROUPS}
-        averages = {seen: average_row(rows) for seen, rows in by_kind.items() if rows}
-        groups = [
-            {
-                "heading": GROUPS[seen][0],
-                "about": GROUPS[seen][1],
-                "count": f"average of {len(rows)} domains" if len(rows) > 1 else "1 domain",
-                "cells": averages[seen].cells,
-            }
-            for seen, rows in by_kind.items()
-            if rows
-        ]
         page = vars(self) | {
             "methods": list(dict.fromkeys(method for row in self.rows for method in row.cells)),
-            "groups": groups,
-            "averages": {seen: row for seen, row in averages.items() if len(by_kind[seen]) > 1},
+            "means": averages(self.rows, least=1),
+            "averages": averages(self.rows),
             "sheets": [_sheet(name, sheet) for name, sheet in self.sheets.items()],
         }
         write_file(path, render("results.html", **page))

@@ -12,23 +12,18 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from polyshot.evaluation.compare import Interval
+from polyshot.evaluation.compare import Interval, combined_if_all
 from polyshot.experiments.protocols import PROTOCOLS
-from polyshot.experiments.report.tables import (
-    AccuracyTable,
-    TextTable,
-    combined_if_all,
-    is_clear,
-    percent,
-)
+from polyshot.experiments.report.pages import is_clear, percent
+from polyshot.experiments.report.tables import AccuracyTable, TextTable
 from polyshot.models.backbone import parameter_count, sites_of
 from polyshot.models.modulators import Modulator
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.selector import Selector
 
 PERCENT = 100
-PAPER_SHAPE = ("5", 5)
-"""Way and shot of the paper's printed tables."""
+PAPER_SHAPE = "5-way 5-shot"
+"""Of the paper's printed tables."""
 PAPER_SOURCES = 8
 
 
@@ -151,9 +146,7 @@ class PaperComparison:
 
     def _ours(self, method: str, targets: Sequence[str]) -> Interval | None:
         cells = [row.cells.get(method) for row in self.table.rows if row.target in targets]
-        return combined_if_all(
-            None if cell is None else (cell.mean, cell.half_width) for cell in cells
-        )
+        return combined_if_all(None if cell is None else cell.accuracy for cell in cells)
 
     def _sources(self) -> str:
         if self.block.sources is None:
@@ -169,7 +162,7 @@ def paper_comparisons(tables: Iterable[AccuracyTable]) -> list[PaperComparison]:
     """Find our tables, and their targets and methods, for which the paper prints numbers."""
     found = []
     for table in tables:
-        if table.adapted or table.part != "test" or (table.way, table.shot) != PAPER_SHAPE:
+        if table.adapted or table.part != "test" or table.shape != PAPER_SHAPE:
             continue
         if table.protocol not in PROTOCOLS or not PROTOCOLS[table.protocol].paper:
             continue
@@ -181,7 +174,8 @@ def paper_comparisons(tables: Iterable[AccuracyTable]) -> list[PaperComparison]:
                 continue
             ours = [target for target in table.targets(seen) if target in data_differs()]
             targets = [target for target in ours if target in block.targets]
-            measured = [m for m in table.methods if any(m in table.runs[t] for t in targets)]
+            rows = [row for row in table.rows if row.target in targets]
+            measured = [m for m in table.methods if any(m in row.cells for row in rows)]
             methods = [method for method in measured if method in block.average]
             if targets and methods:
                 found.append(PaperComparison(table, seen, targets, methods, block))

@@ -2,31 +2,26 @@
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from polyshot.errors import join_names
-from polyshot.evaluation.compare import BASELINE, Cell, Interval, label
+from polyshot.evaluation.compare import BASELINE, Interval, group, label
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.stats import BINS
 from polyshot.experiments.grid import Contributions, Grid
+from polyshot.experiments.report.pages import UNKNOWN, is_clear, percent, points, render
 from polyshot.experiments.report.paper import PaperComparison, numbers, paper_table
 from polyshot.experiments.report.tables import (
-    UNKNOWN,
     AccuracyTable,
     TextTable,
+    blocks,
     classes_in_words,
-    group,
-    is_clear,
     listed,
     method_order,
     part_order,
-    percent,
-    points,
     protocol_order,
     ranking,
     shape_in_words,
-    ways,
 )
 
 POOL = ("select", "average", "select-channel", "average-channel")
@@ -44,102 +39,67 @@ HASH_SHOWN = 16
 # --- who is best
 
 
-@dataclass(frozen=True)
-class Winner:
+class Winner(NamedTuple):
     """The best of an average over targets, and how far it is ahead of the next."""
 
     method: str
-    cell: Cell
+    accuracy: Interval
     second: str = ""
     gap: Interval | None = None
-
-    @property
-    def accuracy(self) -> str:
-        """Format the average."""
-        return percent((self.cell.mean, self.cell.half_width))
 
 
 def winner(table: AccuracyTable, seen: bool) -> Winner | None:
     """Find the best of the methods that were measured on every seen, or unseen, target."""
-    row = table.averages.get(seen)
-    order = ranking(row.cells) if row else []
-    if row is None or not order:
+    if seen not in table.averages or not (cells := table.averages[seen].cells):
         return None
-    best = row.cells[order[0]]
-    if len(order) < 2:
-        return Winner(order[0], best)
-    gap = table.gap(order[0], order[1], table.targets(seen))
-    return Winner(order[0], best, order[1], gap)
+    best, *others = ranking(cells)
+    if not others:
+        return Winner(best, cells[best].accuracy)
+    gap = table.gap(best, others[0], table.targets(seen))
+    return Winner(best, cells[best].accuracy, others[0], gap)
 
 
 def summary(tables: Sequence[AccuracyTable]) -> list[str]:
     """Say in a few lines what the main tables show: most shots, without further adaptation."""
     most = max(table.shot for table in tables)
     main = [table for table in tables if table.shot == most and not table.adapted]
-    lines = []
+    winners = []
     for table in main:
         for seen in (True, False):
             found = winner(table, seen)
             if found is not None and table.protocol == ("seen" if seen else "unseen"):
-                lines.append(" ".join([_winner_line(table, found), *_against(table, seen)]))
-    return [*lines, *_claims([table for table in main if table.part == "test"])]
+                place = listed(f"{table.protocol} domains", classes_in_words(table.part))
+                winners.append((table, place, found, _against(table, seen)))
+    claims = _claims([table for table in main if table.part == "test"])
+    return render("summary.txt", winners=winners, claims=claims).splitlines()
 
 
-def _winner_line(table: AccuracyTable, found: Winner) -> str:
-    classes = classes_in_words(table.part)
-    where = listed(_preset(table), f"{table.protocol} domains", classes, table.shape)
-    text = f"{where}: {found.method} is best on average, {found.accuracy} %"
-    if found.gap is None:
-        return f"{text}; there is no other to pair it with."
-    return f"{text}, {points(found.gap)} points to the next, {found.second}: {_chance(found.gap)}."
-
-
-def _against(table: AccuracyTable, seen: bool) -> list[str]:
+def _against(table: AccuracyTable, seen: bool) -> list[tuple[str, str, Interval]]:
     """Compare the best of the pool's methods with the best rival, and with the base alone."""
-    cells = table.averages[seen].cells
-    order = ranking(cells)
+    order = ranking(table.averages[seen].cells)
     ours = next((m for m in order if m in POOL), None)
     rival = next((m for m in order if m not in (*POOL, BASELINE)), None)
-    lines = []
-    for other, words in ((rival, f"the best rival, {rival}"), (BASELINE, "the base alone")):
-        if ours is None or other is None or other not in cells:
-            continue
-        gap = table.gap(ours, other, table.targets(seen))
-        if gap is not None:
-            said = f"{points(gap)} points, {_chance(gap)}"
-            lines.append(f"The pool's best rule, {ours}, against {words}: {said}.")
-    return lines
+    found = []
+    for other in (rival, BASELINE):
+        if ours is not None and other in order:
+            gap = table.gap(ours, other, table.targets(seen))
+            found += [] if gap is None else [(ours, other, gap)]
+    return found
 
 
-def _claims(tables: Sequence[AccuracyTable]) -> list[str]:
-    """Say of the order of the paper's averages whether it is ours."""
-    lines = []
+def _claims(tables: Sequence[AccuracyTable]) -> list[dict[str, Any]]:
+    """Find, for the order of the paper's averages, ours."""
+    found = []
     for claim in numbers()["claims"]:
         protocol, better, worse = claim["protocol"], claim["better"], claim["worse"]
-        found = []
-        for table in tables:
-            targets = table.targets(seen=protocol == "seen")
-            gap = table.gap(better, worse, targets) if table.protocol == protocol else None
-            if gap is not None:
-                verdict = "holds" if gap[0] > 0 else "the other way round"
-                verdict = verdict if is_clear(gap) else "undecided"
-                found.append(f"{_preset(table) or 'Ours'}: {verdict}, {points(gap)} points")
+        own = [table for table in tables if table.protocol == protocol]
+        gaps = [(t.preset, t.gap(better, worse, t.targets(protocol == "seen"))) for t in own]
+        ours = [(preset, gap) for preset, gap in gaps if gap is not None]
         block = paper_table(protocol)
-        if found and block is not None:
-            printed = f"{100 * block.average[better]:.1f} against {100 * block.average[worse]:.1f}"
-            lines.append(
-                f"The paper finds that {claim['words']} on {protocol} domains, {printed} %. "
-                f"{'. '.join(found)}."
-            )
-    return lines
-
-
-def _preset(table: AccuracyTable) -> str:
-    return f"Preset {table.preset}" if table.preset else ""
-
-
-def _chance(gap: Interval) -> str:
-    return "more than chance" if is_clear(gap) else "which may be chance"
+        if ours and block is not None:
+            paper = (block.average[better], block.average[worse])
+            found.append({**claim, "paper": paper, "ours": ours})
+    return found
 
 
 def winner_table(tables: Sequence[AccuracyTable]) -> TextTable:
@@ -151,7 +111,7 @@ def winner_table(tables: Sequence[AccuracyTable]) -> TextTable:
             found = winner(table, seen)
             if found is None:
                 continue
-            text = f"{found.method} {found.accuracy}"
+            text = f"{found.method} {percent(found.accuracy)}"
             if found.gap is not None:
                 doubt = "" if is_clear(found.gap) else ", may be chance"
                 text += f"\n{points(found.gap)} to {found.second}{doubt}"
@@ -221,13 +181,10 @@ def calibration_table(results: Sequence[Result], title: str = CALIBRATION) -> Te
 def calibration_tables(results: Sequence[Result]) -> list[TextTable]:
     """Make the tables of a report: one a preset, part of the classes, protocol and shot."""
     ordered = sorted(results, key=lambda r: method_order(label(r)))
-    blocks = group(ordered, lambda r: (r.preset, r.part, r.protocol, r.shot))
     tables = []
-    for key in sorted(blocks, key=lambda k: (k[0], part_order(k[1]), protocol_order(k[2]), -k[3])):
-        preset, part, protocol, shot = key
-        shape = shape_in_words(ways(blocks[key]), shot)
-        where = listed(preset, protocol, classes_in_words(part), shape)
-        tables.append(calibration_table(blocks[key], f"{CALIBRATION}: {where}"))
+    for (preset, part, protocol, _), own in blocks(ordered):
+        where = listed(preset, protocol, classes_in_words(part), shape_in_words(own))
+        tables.append(calibration_table(own, f"{CALIBRATION}: {where}"))
     return tables
 
 
@@ -243,12 +200,12 @@ def cost_tables(results: Sequence[Result]) -> list[TextTable]:
         protocol = min((r.protocol for r in of_part), key=protocol_order)
         own = group((r for r in of_part if r.protocol == protocol), lambda r: r.shot)
         place = listed(preset or "no preset", protocol or "no protocol", classes_in_words(part))
-        for shot, chosen in sorted(own.items(), reverse=True):
+        for _, chosen in sorted(own.items(), reverse=True):
             by_method = group(chosen, label)
             rows = [(name, *_cost(by_method[name])) for name in sorted(by_method, key=method_order)]
             tables.append(
                 TextTable(
-                    f"Cost of a task: {place}, {shape_in_words(ways(chosen), shot)}",
+                    f"Cost of a task: {place}, {shape_in_words(chosen)}",
                     ("method", "parameters", "multiply-adds", "time", "device"),
                     rows,
                     "Parameters of the whole trained method; the median time over targets, in "
