@@ -5,7 +5,6 @@ The card says what a pool was made of, how well it does, where it fails, how to 
 
 import json
 import shlex
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -17,6 +16,7 @@ from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.compare import group, label
 from polyshot.evaluation.results import Result
+from polyshot.experiments.report.pages import render
 from polyshot.experiments.report.tables import classes_in_words, method_order, shape_in_words
 from polyshot.models.backbone import parameter_count
 from polyshot.models.views import VIEWS
@@ -25,10 +25,10 @@ from polyshot.util import __version__
 
 
 @cache
-def _facts() -> dict[str, Any]:
-    """Read ``card.json``: what is known of research data, licences and limits."""
+def _research_data() -> dict[str, str]:
+    """Read ``card.json``: what the public datasets are that Polyshot's pools are trained on."""
     text = resources.files("polyshot.experiments").joinpath("card.json").read_text("utf-8")
-    return dict(json.loads(text))
+    return dict(json.loads(text)["research_data"])
 
 
 def card(pool: Pool, results: Sequence[Result] = (), packs: Sequence[Pack] = ()) -> str:
@@ -45,187 +45,79 @@ def card(pool: Pool, results: Sequence[Result] = (), packs: Sequence[Pack] = ())
         raise PolyshotError("The pool does not say how it was trained: it can have no card.")
     by_hash = {pack.hash: pack for pack in packs}
     sources = {name: by_hash.get(found) for name, found in pool.about["packs"].items()}
-    return "\n\n".join(
-        [
-            "# Model card",
-            _what(pool),
-            f"## Data\n\n{_data(sources)}",
-            f"## Licence of the data\n\n{_licence(sources)}",
-            f"## Recipe\n\n{_recipe(pool)}",
-            f"## Accuracy\n\n{accuracy_section(pool, results)}",
-            f"## Limits\n\n{_facts()['limits'].format(size=pool.size)}",
-            f"## Remake it\n\n```console\n{_remake(pool)}\n```\n",
-        ]
-    )
-
-
-def _what(pool: Pool) -> str:
-    count = parameter_count(pool.base, *pool.modulators.values())
-    off = [name for name, strength in pool.strengths.items() if not strength]
-    without = f" Of these, {', '.join(off)} equal the base (strength 0)." if off else ""
-    return (
-        f"A pool of {len(pool.members)} members over one ResNet-18 of width {pool.config.width}: "
-        f"the base and a `{pool.kind}` modulator for each of {len(pool.modulators)} source "
-        f"domains, {count:,} parameters in all.{without} It classifies images of any kind from a "
-        f"few examples of each class. Hash `{pool.hash[:12]}`, written by Polyshot {__version__}."
-    )
-
-
-def _data(sources: Mapping[str, Pack | None]) -> str:
-    lines = ["| source | what it is | classes | images | hash of its pack |", "|---" * 5 + "|"]
+    kinds: dict[str, list[str]] = {}
     for name, pack in sources.items():
-        if pack is None:
-            lines.append(f"| {name} | | | | |")
-            continue
-        research = _facts()["research_data"]
-        about = research[name] if _is_research(pack) else str(pack.source["origin"])
-        domain = pack.domain
-        lines.append(
-            f"| {name} | {about} | {len(domain.split.train)} of {len(domain.class_names)} | "
-            f"{len(domain.labels):,} | `{pack.hash[:12]}` |"
-        )
-    return "\n".join(
-        [
-            "Trained on the training classes of these sources (the numbers are training classes "
-            "of all); validation classes chose settings, test classes were only measured on.",
-            "",
-            *lines,
-        ]
+        kinds.setdefault(_kind(pack), []).append(name)
+    return render(
+        "card.md",
+        pool=pool,
+        parameters=parameter_count(pool.base, *pool.modulators.values()),
+        off=[name for name, strength in pool.strengths.items() if not strength],
+        version=__version__,
+        sources=sources,
+        kinds=kinds,
+        research={name: _research_data()[name] for name in kinds.get("research", ())},
+        views=VIEWS,
+        remake=_remake(pool),
+        **_accuracies(pool, results),
     )
 
 
-def _licence(sources: Mapping[str, Pack | None]) -> str:
-    kinds: dict[str, list[str]] = defaultdict(list)
-    for name, pack in sources.items():
-        drawn = pack is not None and pack.source["reader"] == "toy"
-        research = pack is not None and _is_research(pack)
-        kinds["drawn" if drawn else "research" if research else "others"].append(name)
-    texts = _facts()["licences"]
-    return "\n\n".join(texts[kind].format(names=", ".join(names)) for kind, names in kinds.items())
-
-
-def _is_research(pack: Pack) -> bool:
-    """Whether a pack was made of one of the known files."""
-    name = pack.domain.name
-    return name in _facts()["research_data"] and pack.source["origin"] == f"{name}.parquet"
-
-
-def _recipe(pool: Pool) -> str:
-    plain = pool.about["config"]
-    steps = pool.about.get("steps", {})
-    reached = [
-        f"- {step}: {100 * about['validation']:.1f} % on validation classes"
-        for step, about in steps.items()
-        if isinstance(about, dict) and about.get("validation") is not None
-    ]
-    return "\n".join(
-        [
-            f"Preset `{plain['preset']}`, seed {plain['seed']}, images of {pool.size} pixels, "
-            f"{pool.metric} metric. Step 1 trains the base on all sources, step 2 a modulator for "
-            "each with the base frozen, step 3 the selector." + _looks(pool),
-            "",
-            *reached,
-        ]
-    ).rstrip()
-
-
-def _looks(pool: Pool) -> str:
-    """Say how often it looks at an image, where that is not once."""
-    if pool.views == "one":
-        return ""
-    trained = pool.about["config"].get("views", "one") == pool.views
-    return f" It looks at an image {len(VIEWS[pool.views])} times (`views={pool.views}`)" + (
-        "." if trained else ", which was set after the training."
-    )
+def _kind(pack: Pack | None) -> str:
+    """Tell whether a pack was drawn by Polyshot, or made of one of the known files."""
+    if pack is not None and pack.source["reader"] == "toy":
+        return "drawn"
+    name = "" if pack is None else pack.domain.name
+    known = pack is not None and pack.source["origin"] == f"{name}.parquet"
+    return "research" if known and name in _research_data() else "others"
 
 
 def accuracy_section(pool: Pool, results: Sequence[Result]) -> str:
     """Write what was measured, of this pool or of others by the same recipe."""
-    if not results:
-        return "No results were given."
-    parts = []
-    results = sorted(results, key=lambda r: (-r.shot, *method_order(label(r))))
-    shapes = {(r.part, r.way, r.shot): None for r in results}
-    for shape, seen in [(shape, seen) for shape in shapes for seen in (True, False)]:
-        part = shape[0]
-        chosen = [r for r in results if (r.part, r.way, r.shot, bool(r.seen)) == (*shape, seen)]
-        if chosen:
-            kind = "seen domains (new classes)" if seen else "unseen domains"
-            kind = ", ".join(filter(None, (kind, classes_in_words(part))))
-            episodes = sorted({r.episodes for r in chosen})
-            counts = " or ".join(map(str, episodes))
-            parts.append(
-                f"### {shape_in_words(chosen)}, {kind}\n\n"
-                f"Percent right over {counts} tasks a "
-                f"domain, with the 95 % interval over tasks.{_several(chosen)}"
-                f"{_left_out(pool, chosen)}\n\n"
-                f"{_table(chosen)}"
-            )
-    own_hash = pool.hash  # of all weights: not once for each result
-    own = [r for r in results if r.pool == own_hash or _is_like_it(pool, r)]
-    others = len({r.pool for r in results} - {r.pool for r in own})
-    parts.append(
-        f"{len(own)} of {len(results)} results are of this pool, or of a training by its recipe, "
-        "seed and sources"
-        + (f", the others of {others} trainings with other seeds or sources." if others else ".")
-    )
-    return "\n\n".join(parts)
+    return render("card_accuracy.md", **_accuracies(pool, results)).rstrip("\n")
 
 
-def _is_like_it(pool: Pool, result: Result) -> bool:
-    """Whether a result is of a training like the pool's own, by recipe, seed and sources."""
+def _accuracies(pool: Pool, results: Sequence[Result]) -> dict[str, Any]:
+    ordered = sorted(results, key=lambda r: (-r.shot, *method_order(label(r))))
+    shapes = dict.fromkeys((r.part, r.way, r.shot) for r in ordered)
+    found = group(ordered, lambda r: (r.part, r.way, r.shot, bool(r.seen)))
+    blocks = [(*shape, seen) for shape in shapes for seen in (True, False)]
+    pool_hash = pool.hash  # of all weights: not once for each result
     config = pool.about["config"]
     trained = (config["preset"], config["seed"], list(pool.about["packs"]))
-    return trained == (result.preset, result.train_seed, result.sources)
+    own = [
+        r for r in ordered if r.pool == pool_hash or (r.preset, r.train_seed, r.sources) == trained
+    ]
+    return {
+        "accuracies": [_block(pool, found[key]) for key in blocks if key in found],
+        "own": len(own),
+        "count": len(results),
+        "others": len({r.pool for r in results} - {r.pool for r in own}),
+    }
 
 
-def _several(results: Sequence[Result]) -> str:
-    """Say what a cell shows that several pools were measured for."""
-    counts = set(Counter((r.target, label(r)) for r in results).values()) - {1}
-    if not counts:
-        return ""
-    pools = " or ".join(map(str, sorted(counts)))
-    meaning = "their mean, and in brackets the lowest and the highest"
-    return f" Where {pools} pools were measured: {meaning}."
-
-
-def _left_out(pool: Pool, results: Sequence[Result]) -> str:
-    """Say which of the unseen domains this pool has seen."""
-    names = {r.target for r in results if not r.seen and r.target in pool.about["packs"]}
-    if not names:
-        return ""
-    return f" By trainings without {', '.join(sorted(names))}, each left out in turn."
-
-
-def _table(results: Sequence[Result]) -> str:
-    """Make the table of targets by methods, with averages of methods measured on all."""
+def _block(pool: Pool, results: Sequence[Result]) -> dict[str, Any]:
+    """Sort results of one shape, on seen or on unseen domains, into a table."""
     methods = list(dict.fromkeys(map(label, results)))
-    cells = {target: group(own, label) for target, own in group(results, _target).items()}
-    lines = ["| domain | " + " | ".join(methods) + " |", "|---" * (len(methods) + 1) + "|"]
-    for target, row in cells.items():
-        texts = [_cell(row.get(method, [])) for method in methods]
-        lines.append(f"| {target} | " + " | ".join(texts) + " |")
-    if len(cells) > 1:
-        averages = []
-        for method in methods:
-            rows = [row[method] for row in cells.values() if method in row]
-            mean = fmean(fmean(r.mean for r in found) for found in rows)
-            averages.append(f"{100 * mean:.1f}" if len(rows) == len(cells) else "")
-        lines.append("| **average** | " + " | ".join(averages) + " |")
-    return "\n".join(lines)
-
-
-def _target(result: Result) -> str:
-    return result.target
-
-
-def _cell(found: Sequence[Result]) -> str:
-    """Average pools of several seeds, and show how far they lie apart."""
-    if not found:
-        return ""
-    means = [100 * r.mean for r in found]
-    text = f"{fmean(means):.1f} ±{100 * fmean(r.half_width for r in found):.1f}"
-    return f"{text} ({min(means):.1f} to {max(means):.1f})" if len(found) > 1 else text
+    targets = group(results, lambda r: r.target)
+    cells = {target: group(own, label) for target, own in targets.items()}
+    everywhere = [method for method in methods if all(method in row for row in cells.values())]
+    unseen = {r.target for r in results if not r.seen}
+    return {
+        "shape": shape_in_words(results),
+        "seen": bool(results[0].seen),
+        "classes": classes_in_words(results[0].part),
+        "episodes": sorted({r.episodes for r in results}),
+        # How many pools a cell may show, and which of the unseen domains this pool has seen.
+        "several": sorted({len(own) for row in cells.values() for own in row.values()} - {1}),
+        "left_out": sorted(unseen & set(pool.about["packs"])),
+        "methods": methods,
+        "cells": cells,
+        "means": {
+            method: fmean(fmean(r.mean for r in row[method]) for row in cells.values())
+            for method in everywhere
+        },
+    }
 
 
 def _remake(pool: Pool) -> str:
@@ -269,6 +161,3 @@ def pool_sizes(pool: Pool) -> list[tuple[str, int, str, str, str]]:
     if pool.selector is not None:
         rows.append(("(selector)", parameter_count(pool.selector), "", "", ""))
     return rows
-
-
-# --- shipping in fewer bits

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -117,7 +118,7 @@ def _environment(kind: str) -> Environment:
             value if isinstance(value, Markup) else escape(str(value))
         )
     made = Environment(**options)
-    filters = (percent, points, is_clear, join_names, heat_colours, themed, is_wide)
+    filters = (percent, points, is_clear, join_names, fmean, heat_colours, themed, is_wide)
     made.filters |= {each.__name__: each for each in filters}
     style = resources.files("polyshot.experiments.report").joinpath("style.css")
     made.globals |= {"style": Markup(style.read_text("utf-8")), "baseline": BASELINE}
