@@ -5,19 +5,17 @@ a pool, for rivals and for episodes of any shape.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack
-from polyshot.data.shapes import META_DATASET, EpisodeShape, VariableShape
+from polyshot.data.shapes import META_DATASET, EpisodeShape
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.stats import calibration_error, first_choices, interval
-from polyshot.evaluation.targets import Target
+from polyshot.evaluation.targets import Shape, Target
 from polyshot.pool.pool import Pool
 from polyshot.predict.predict import Answers, check_adaptation, predict_tasks
 from polyshot.predict.rules import rule
@@ -120,18 +118,17 @@ def episodes_at_once(images: int, dim: int, device: torch.device, factor: int = 
 
 
 def describe(
-    sampler: EpisodeSampler,
-    pack_hash: str,
-    method: str,
-    adaptation: str,
+    target: Target,
+    shape: Shape,
     measured: Measured,
     row: int,
-    fingerprint: str,
+    method: str,
+    adaptation: str,
     pool_hash: str,
     seen: bool | None,
 ) -> Result:
-    """Make the result of a method from its answers on a sampler's first episodes."""
-    shape, accuracies = sampler.shape, measured.accuracies[row].tolist()
+    """Make the result of a method from its answers on a target's first episodes."""
+    sampler, accuracies = target.sampler(shape), measured.accuracies[row].tolist()
     fixed = shape if isinstance(shape, EpisodeShape) else None
     mean, half_width = interval(accuracies)
     return Result(
@@ -146,12 +143,12 @@ def describe(
         seed=sampler.seed,
         episodes=len(accuracies),
         group_disjoint=sampler.group_disjoint,
-        fingerprint=fingerprint,
+        fingerprint=target.fingerprint(shape, len(accuracies)),
         mean=mean,
         half_width=half_width,
         per_episode=[round(value, 4) for value in accuracies],
         pool=pool_hash,
-        pack=pack_hash,
+        pack=target.pack.hash,
         version=__version__,
         draw=str(sampler.key),
         shape="" if fixed else META_DATASET,
@@ -171,7 +168,7 @@ def evaluate(
     pool: Pool,
     pack: Pack,
     methods: Sequence[str] = ("auto",),
-    shape: EpisodeShape | VariableShape | None = None,
+    shape: Shape | None = None,
     episodes: int = 600,
     seed: int = 0,
     part: str = "test",
@@ -224,8 +221,7 @@ def evaluate(
         cache,
         report,
     )
-    fingerprint, pool_hash = target.fingerprint(shape), pool.hash
-    results = []
+    results, pool_hash = [], pool.hash
     for adaptation in dict.fromkeys(["none", *wanted]):
 
         def predict(tasks: Tasks, adaptation: str = adaptation) -> Answers:
@@ -233,17 +229,7 @@ def evaluate(
 
         measured = measure(predict, target.groups(shape), pool.config.dim, adaptation)
         results += [
-            describe(
-                target.sampler(shape),
-                pack.hash,
-                name,
-                adaptation,
-                measured,
-                i,
-                fingerprint,
-                pool_hash,
-                seen,
-            )
+            describe(target, shape, measured, i, name, adaptation, pool_hash, seen)
             for i, name in enumerate(methods)
         ]
     return results
@@ -253,7 +239,7 @@ def confusion(
     pool: Pool,
     pack: Pack,
     method: str,
-    shape: EpisodeShape | VariableShape | None = None,
+    shape: Shape | None = None,
     episodes: int = 600,
     seed: int = 0,
     part: str = "test",
@@ -321,8 +307,3 @@ def member_shares(
     parts = in_parts(len(tasks), step, lambda part: weights(pool, tasks.part(part)))
     shares: list[float] = torch.cat([each for _, each in parts]).mean(0).tolist()  # of [E, M]
     return shares
-
-
-def with_note(result: Result, note: str) -> Result:
-    """Put a remark before what a result says already."""
-    return replace(result, note="; ".join(filter(None, (note, result.note))))

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from polyshot.config import Config
 from polyshot.data.shapes import EpisodeShape
-from polyshot.evaluation.evaluate import Measured, describe, measure, with_note
+from polyshot.evaluation.evaluate import Measured, describe, measure
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.targets import Target
 from polyshot.methods.method import Fitted, Method, Settings, check_adaptation
@@ -69,35 +69,41 @@ class Meter:
     ) -> Result:
         """Measure the first episodes of a target; the result belongs to no protocol yet."""
         check_adaptation(self.method, adaptation)
-        config, sampler = self.world.config, target.sampler(shape)
+        config = self.world.config
         start = time.perf_counter()
         groups = target.groups(shape, episodes)
         measured = measure(predictor(self.fitted, adaptation), groups, config.model.dim, adaptation)
         elapsed = (time.perf_counter() - start) / episodes
         if adaptation in self.method.slow:
             self._seconds.setdefault((shape, adaptation), elapsed)
+        known = [*self.world.packs, *([self.world.added] if self.world.added else [])]
+        seen = any(pack.hash == target.pack.hash for pack in known)
         described = describe(
-            sampler,
-            target.pack.hash,
-            self.method.name,
-            adaptation,
-            measured,
-            0,
-            target.fingerprint(shape, episodes),
-            self.world.key,
-            any(pack.hash == target.pack.hash for pack in self.world.packs),
+            target, shape, measured, 0, self.method.name, adaptation, self.world.key, seen
         )
+        took = self.world.addition(self.method.pool) if self.method.pool else None
         return replace(
-            with_note(described, self.fitted.note),
+            described,
             preset=config.preset,
             sources=self.world.sources,
+            added=known[-1].domain.name if took else "",
+            added_seconds=took.seconds if took else None,
+            added_on=took.device if took else "",
             train_seed=config.seed,
             settings=dict(self.settings),
+            note="; ".join(filter(None, (self.fitted.note, described.note, self._members()))),
             parameters=self.fitted.parameters(),
             multiply_adds=self._work(config, shape, adaptation),
             seconds=self._time(target, shape, adaptation),
             device=device_name(self.world.device),
         )
+
+    def _members(self) -> str:
+        """Say, where classes are in clusters, how many of these there are."""
+        count, sources = len(self.fitted.member_names()) - 1, len(self.world.packs)
+        if self.world.config.modulator.members == 1 or self.method.pool is None or not count:
+            return ""
+        return f"modulators for {sources} {'source' if sources == 1 else 'sources'}: {count}"
 
     def _work(self, config: Config, shape: EpisodeShape, adaptation: str) -> int:
         every, learning = (

@@ -41,7 +41,6 @@ from polyshot.tasks import Tasks
 from polyshot.training.training_run import TrainingRun, settings_mark
 from polyshot.util.files import write_json
 from polyshot.util.hashing import digest
-from polyshot.util.progress import Progress
 
 EPISODE_SEED = 0
 Measure = Callable[[Cell, Target], None]
@@ -134,10 +133,7 @@ class Request:
         if min(self.episodes, self._slow) < 2:
             raise PolyshotError("An interval needs at least 2 episodes of each cell.")
         if self.part not in PARTS:
-            raise PolyshotError(
-                f"There is no part '{self.part}' to measure on, only {join_names(PARTS)}."
-                f"{did_you_mean(self.part, PARTS)}"
-            )
+            raise unknown("part", self.part, PARTS, where=" to measure on")
         adaptations = list(dict.fromkeys(a for method in methods for a in method.adaptations))
         for name in self.adaptations:
             if name not in adaptations:
@@ -214,37 +210,22 @@ def methods_of(protocol: Protocol, methods: Sequence[Method], grown: bool = Fals
 # --- what is trained together
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What a job is trained on."""
-
-    world: str
-    """Name of the world's folder."""
-    sources: tuple[Pack, ...]
-    added: Pack | None
-    """The domain that was added to the world's pool, if any."""
-    config: Config
-
-    def make(self, folder: Path, device: torch.device, report: Progress | None) -> TrainingRun:
-        """Make the world, which trains what it is asked for."""
-        return TrainingRun(self.sources, self.config, folder, device, report, self.added)
-
-
 @dataclass(eq=False)
 class Job(ABC):
     """Cells that share a training."""
 
-    setting: Setting
+    grid: GridFolder
+    plan: TrainingRun
+    """What it is trained on. It is asked for names alone: who works on the job trains a copy."""
     name: str
     """A method with the mark of its settings."""
     cells: dict[Cell, list[str]]
     """The protocols that each belongs to."""
-    grid: GridFolder
 
     @property
     def world(self) -> str:
-        """Name of the world's folder."""
-        return self.setting.world
+        """Name of the training's folder."""
+        return self.plan.name
 
     @property
     def lock(self) -> str:
@@ -257,10 +238,9 @@ class Job(ABC):
 
     def describe(self, cell: Cell) -> str:
         """Say for people what a cell is."""
-        setting = self.setting
-        added = "" if setting.added is None else f", {setting.added.domain.name} added"
-        where = f"{setting.config.preset}, {len(setting.sources)} sources{added}"
-        where += f", seed {setting.config.seed}"
+        plan = self.plan
+        added = "" if plan.added is None else f", {plan.added.domain.name} added"
+        where = f"{plan.config.preset}, {len(plan.packs)} sources{added}, seed {plan.config.seed}"
         return f"{self.what} on {cell} ({'/'.join(self.cells[cell])}; {where})"
 
     @property
@@ -277,7 +257,7 @@ class Job(ABC):
         return self.is_done(cell)
 
     @abstractmethod
-    def fit(self, world: TrainingRun) -> Measure:
+    def fit(self, run: TrainingRun) -> Measure:
         """Train what is missing; returns what measures cells."""
 
 
@@ -303,78 +283,28 @@ class AccuracyJob(Job):
         known = next((result for result in every if result), None)
         if known is None:
             return False
-        for protocol in self.cells[cell]:
-            if not self._file(protocol, cell).exists():
-                if self._shows_shares(protocol, cell):
-                    name = self._shares_name(cell)
-                    self.grid.copy_shares(name, known.protocol, protocol, known.target)
-                self.grid.write(self._file(protocol, cell), replace(known, protocol=protocol))
+        missing = [each for each in self.cells[cell] if not self._file(each, cell).exists()]
+        for protocol in missing:
+            if self._shows_shares(protocol, cell):
+                name = self._shares_name(cell)
+                self.grid.copy_shares(name, known.protocol, protocol, known.target)
+        self._write(known, cell, missing)
         return True
 
-    def fit(self, world: TrainingRun) -> Measure:
+    def fit(self, run: TrainingRun) -> Measure:
         """Train the method."""
-        meter = Meter(world, self.method, self.settings, self.method.fit(world, self.settings))
-        growth = self._growth(world)
+        meter = Meter(run, self.method, self.settings, self.method.fit(run, self.settings))
 
         def measure(cell: Cell, target: Target) -> None:
             result = meter.measure(target, cell.shape, cell.adaptation, cell.episodes)
-            result = replace(result, **growth, note=self._note(result.note, meter.fitted))
-            if self._is_added(cell):
-                result = replace(result, seen=True)
             self._add_shares(meter, cell, target)  # before the result: with it, the cell is done
-            for protocol in self.cells[cell]:
-                self.grid.write(self._file(protocol, cell), replace(result, protocol=protocol))
+            self._write(result, cell, self.cells[cell])
 
         return measure
 
-    def _growth(self, world: TrainingRun) -> dict[str, Any]:
-        """Return what a result says of the domain that was added, if one was."""
-        took = world.addition(self.method.pool) if self.method.pool else None
-        if took is None or world.added is None:
-            return {}
-        return {
-            "added": world.added.domain.name,
-            "added_seconds": took.seconds,
-            "added_on": took.device,
-        }
-
-    def _note(self, note: str, fitted: Fitted) -> str:
-        """Add to what is known of a result, where classes are in clusters, how many there are."""
-        if self.setting.config.modulator.members == 1 or self.method.pool is None:
-            return note
-        count, sources = len(fitted.member_names()) - 1, len(self.setting.sources)
-        one = "source" if sources == 1 else "sources"
-        members = f"modulators for {sources} {one}: {count}" if count else ""
-        return "; ".join(filter(None, (note, members)))
-
-    def _is_added(self, cell: Cell) -> bool:
-        added = self.setting.added
-        return added is not None and added.domain.name == cell.target.domain.name
-
-    def _shows_shares(self, protocol: str, cell: Cell) -> bool:
-        """Tell whether shares are kept: of pools that grow, only of the domain that was added."""
-        return protocol != ADDED or self._is_added(cell)
-
-    def _add_shares(self, meter: Meter, cell: Cell, target: Target) -> None:
-        if cell.adaptation != "none" or cell.shape != SHAPES[0]:
-            return
-        selected = meter.fitted.selections(target.tasks(cell.shape, cell.episodes))
-        if selected is None:
-            return
-        about: dict[str, Any] = {
-            "preset": self.setting.config.preset,
-            "sources": meter.world.sources,
-            "method": self.method.name,
-            "members": meter.fitted.member_names(),
-            "part": cell.part,
-        }
-        name, domain = self._shares_name(cell), cell.target.domain.name
-        for protocol in self.cells[cell]:
-            if self._shows_shares(protocol, cell):
-                self.grid.add_shares(name, protocol, about, domain, selected.mean(0).tolist())
-
-    def _shares_name(self, cell: Cell) -> str:
-        return "-".join((self.lock, *cell.mark))
+    def _write(self, result: Result, cell: Cell, protocols: Sequence[str]) -> None:
+        for protocol in protocols:
+            self.grid.write(self._file(protocol, cell), replace(result, protocol=protocol))
 
     def _read(self, protocol: str, cell: Cell) -> Result | None:
         file = self._file(protocol, cell)
@@ -389,6 +319,32 @@ class AccuracyJob(Job):
     def _file(self, protocol: str, cell: Cell) -> Path:
         folder = self.grid.path / "results" / self.world / self.name
         return folder / f"{protocol}-{cell.name}.jsonl"
+
+    def _shows_shares(self, protocol: str, cell: Cell) -> bool:
+        """Tell whether shares are kept: of pools that grow, only of the domain that was added."""
+        added = self.plan.added.domain.name if self.plan.added else ""
+        return protocol != ADDED or cell.target.domain.name == added
+
+    def _add_shares(self, meter: Meter, cell: Cell, target: Target) -> None:
+        if cell.adaptation != "none" or cell.shape != SHAPES[0]:
+            return
+        selected = meter.fitted.selections(target.tasks(cell.shape, cell.episodes))
+        if selected is None:
+            return
+        about: dict[str, Any] = {
+            "preset": self.plan.config.preset,
+            "sources": self.plan.sources,
+            "method": self.method.name,
+            "members": meter.fitted.member_names(),
+            "part": cell.part,
+        }
+        name, domain = self._shares_name(cell), cell.target.domain.name
+        for protocol in self.cells[cell]:
+            if self._shows_shares(protocol, cell):
+                self.grid.add_shares(name, protocol, about, domain, selected.mean(0).tolist())
+
+    def _shares_name(self, cell: Cell) -> str:
+        return "-".join((self.lock, *cell.mark))
 
 
 @dataclass(eq=False)
@@ -410,20 +366,18 @@ class ContributionJob(Job):
         """Look for the counts."""
         return self._file(cell).exists()
 
-    def fit(self, world: TrainingRun) -> Measure:
+    def fit(self, run: TrainingRun) -> Measure:
         """Train the methods."""
-        fitted = {
-            method.name: method.fit(world, self.settings[method.name])
-            for method in find_methods(CONTRIBUTORS)
-        }
+        methods = find_methods(CONTRIBUTORS)
+        fitted = {each.name: each.fit(run, self.settings[each.name]) for each in methods}
 
         def measure(cell: Cell, target: Target) -> None:
             about = {
                 "protocol": "contributions",
-                "preset": self.setting.config.preset,
+                "preset": run.config.preset,
                 "target": cell.target.domain.name,
-                "sources": world.sources,
-                "train_seed": self.setting.config.seed,
+                "sources": run.sources,
+                "train_seed": run.config.seed,
             }
             counts = contributions(fitted, target.tasks(cell.shape, cell.episodes))
             write_json(self._file(cell), {**about, **counts})
@@ -446,9 +400,7 @@ def contributions(fitted: Mapping[str, Fitted], tasks: Tasks) -> dict[str, Any]:
         if not each.member_names():
             raise PolyshotError(f"'{name}' has no members whose predictions could be counted.")
         predicted = each.member_probabilities(tasks).argmax(-1)  # [M, E, W * Q]
-        queries = predicted.shape[-1] // tasks.way
-        labels = torch.arange(tasks.way, device=predicted.device).repeat_interleave(queries)
-        correct = (predicted == labels).sum(-1).T.tolist()
+        correct = (predicted == tasks.truth).sum(-1).T.tolist()
         methods[name] = {"members": list(each.member_names()), "correct": correct}
     return {"queries": tasks.query.shape[1], "methods": methods}
 
@@ -464,30 +416,29 @@ def jobs_of(
     The config is every protocol's, but for the options that belong to it.
     """
     worlds: dict[str, dict[str, Job]] = {}
+    cpu = torch.device("cpu")
     for protocol, trial in trials:
         chosen = protocol.config(config, request.options)
-        cpu = torch.device("cpu")  # it is only asked for its name
-        world = TrainingRun(trial.sources, chosen, grid.worlds, cpu, added=trial.added).name
-        setting = Setting(world, trial.sources, trial.added, chosen)
-        own = worlds.setdefault(world, {})
+        plan = TrainingRun(trial.sources, chosen, grid.worlds, cpu, added=trial.added)
+        own = worlds.setdefault(plan.name, {})
         if protocol.kind == "contributions":
-            job = _contribution_job(request, setting, trial.targets, grid)
+            job = _contribution_job(request, plan, trial.targets, grid)
             own[job.name] = job
             continue
         for method in methods_of(protocol, request.found_methods(), grown=trial.grown):
             settings = settings_of(method, config.preset, request.overrides)
             name = f"{method.name}-{settings_mark(settings)}"
-            new = AccuracyJob(setting, name, {}, grid, method, settings)
+            new = AccuracyJob(grid, plan, name, {}, method, settings)
             for cell in request.cells(method, trial.targets):
                 own.setdefault(name, new).cells.setdefault(cell, []).append(protocol.name)
     return [job for own in worlds.values() for job in own.values()]
 
 
 def _contribution_job(
-    request: Request, setting: Setting, targets: Sequence[Pack], grid: GridFolder
+    request: Request, plan: TrainingRun, targets: Sequence[Pack], grid: GridFolder
 ) -> ContributionJob:
     settings = {
-        method.name: settings_of(method, setting.config.preset, request.overrides)
+        method.name: settings_of(method, plan.config.preset, request.overrides)
         for method in find_methods(CONTRIBUTORS)
     }
     mark = digest(json.dumps(settings, sort_keys=True))[:6]
@@ -495,4 +446,4 @@ def _contribution_job(
         Cell(target, SHAPES[0], "none", CONTRIBUTION_EPISODES, EPISODE_SEED): ["contributions"]
         for target in targets
     }
-    return ContributionJob(setting, f"contributions-{mark}", cells, grid, settings)
+    return ContributionJob(grid, plan, f"contributions-{mark}", cells, settings)

@@ -6,6 +6,7 @@ jobs first, then wait for it and look again.
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -119,9 +120,7 @@ class _Run:
         self.summary = Summary(cells=len(cells), before=len(cells) - left)
         self._shapes = list(dict.fromkeys(cell.shape for cell in cells))
         self._episodes = max((cell.episodes for cell in cells), default=2)
-        self._views: Views = (
-            jobs[0].setting.config.views if jobs else "one"
-        )  # no protocol changes it
+        self._views: Views = jobs[0].plan.config.views if jobs else "one"  # no protocol changes it
         self._targets: dict[tuple[str, str], Target] = {}
         self._world: tuple[str, TrainingRun] | None = None
         self._missing = [(job, cell) for job, cells_of in self.open.items() for cell in cells_of]
@@ -146,22 +145,22 @@ class _Run:
 
     def _work(self, job: Job) -> None:
         """Measure the open cells of a job whose lock is held; some may be done by now."""
-        fit = _Fit(self, job)
+        fitted: Future[Measure] = Future()
         for cell in self.open[job]:
             if job.is_done(cell):
                 self.summary.elsewhere += 1
             else:
-                self._measure(job, cell, fit)
+                self._measure(job, cell, fitted)
             self._tell()
 
-    def _measure(self, job: Job, cell: Cell, fit: "_Fit") -> None:
+    def _measure(self, job: Job, cell: Cell, fitted: "Future[Measure]") -> None:
         try:
             if job.is_known(cell):
                 self.summary.before += 1
             else:
                 target = self._target(cell)
                 target.tasks(cell.shape)  # a shape that it cannot serve needs no training
-                fit()(cell, target)
+                self._fit(job, fitted)(cell, target)
                 self.summary.measured += 1
             self.grid.succeed(job.label(cell))
             return
@@ -169,6 +168,15 @@ class _Run:
             what = job.describe(cell)
             self.summary.failed.append(f"{what}: {self.grid.fail(job.label(cell), what, error)}")
             forget(error)
+
+    def _fit(self, job: Job, fitted: "Future[Measure]") -> Measure:
+        """Train a job's method when the first cell needs it; a failure counts for all its cells."""
+        if not fitted.done():
+            try:
+                fitted.set_result(job.fit(self.world(job)))
+            except Exception as error:
+                fitted.set_exception(error)
+        return fitted.result()
 
     def _target(self, cell: Cell) -> Target:
         key = cell.target.domain.name, cell.part
@@ -188,8 +196,7 @@ class _Run:
         """Return the world of a job, the same as long as jobs of the same one follow."""
         if self._world is None or self._world[0] != job.world:
             self._leave_world()
-            made = job.setting.make(self.grid.worlds, self.device, self.report)
-            self._world = job.world, made
+            self._world = job.world, replace(job.plan, device=self.device, report=self.report)
         return self._world[1]
 
     def _leave_world(self) -> None:
@@ -209,23 +216,3 @@ class _Run:
             self._missing = [(job, cell) for job, cell in self._missing if not job.is_done(cell)]
             self._looked = time.monotonic()
         return len(self._missing)
-
-
-class _Fit:
-    """Trains a job's method when the first cell needs it; a failure counts for all its cells."""
-
-    def __init__(self, run: _Run, job: Job):
-        self.run, self.job = run, job
-        self.measure: Measure | None = None
-        self.error: Exception | None = None
-
-    def __call__(self) -> Measure:
-        if self.error is not None:
-            raise self.error
-        if self.measure is None:
-            try:
-                self.measure = self.job.fit(self.run.world(self.job))
-            except Exception as error:
-                self.error = error
-                raise
-        return self.measure
