@@ -141,23 +141,9 @@ def _write(
 ) -> None:
     ResultsPage(
         "Polyshot: a pool from six domains, tested on eight",
-        [
-            f"A small ResNet-18 was trained on the training classes of {', '.join(SOURCES)}, then "
-            "a modulator for each of them, then the selector. All classes below are new to it; the "
-            f"domains {' and '.join(UNSEEN)} are new as well. Each task shows "
-            f"{config.shape.shot} examples of each of {config.shape.way} classes and asks for "
-            f"{config.shape.queries} images of each.",
-        ],
         rows(results),
-        {name: contact_sheet(pack, classes=12, examples=6) for name, pack in packs.items()},
-        HeatMap(pool.members, shares),
-        [
-            "The small number under an accuracy is its difference to the base with nearest "
-            "prototypes on the same episodes; bold where its 95 % interval excludes zero.",
-            "The embedded domains are drawn by code and are for trying things out: what pays on "
-            "them need not pay on photographs.",
-            "Intervals cover the choice of episodes, not of test classes or of training seeds.",
-        ],
+        sheets={name: contact_sheet(pack, classes=12, examples=6) for name, pack in packs.items()},
+        heat_map=HeatMap(pool.members, shares),
         calibration=calibration_table(results),
         chance=1 / config.shape.way,
         facts={
@@ -167,4 +153,4 @@ def _write(
             "took": f"{seconds / 60:.1f} minutes",
         },
         legend=LEGEND,
-    ).write(page)
+    ).write(page, "demo.html", sources=SOURCES, unseen=UNSEEN, shape=config.shape)

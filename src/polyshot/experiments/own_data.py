@@ -238,40 +238,35 @@ def write_evaluation(
         commands: what to type next.
 
     """
-    names = [target.pack.domain.name for target in targets]
-    shapes = {str(target.shape) for target in targets}
+    domains = [target.pack.domain for target in targets]
     fixed = [target.shape for target in targets if isinstance(target.shape, EpisodeShape)]
     ways = {shape.way for shape in fixed}  # none where they vary
     episodes = max(result.episodes for result in results)
     used = {result.method for result in results} | {f"+ {r.adaptation}" for r in results}
     known = {name: one.about for name, one in RULES.items()} | ADAPTATIONS
-    legend = {name: about for name, about in known.items() if name in used}
     ResultsPage(
-        f"Polyshot on {', '.join(names)}",
-        [
-            f"The pool {pool_name} was shown {episodes:,} tasks of each domain: "
-            f"{'; '.join(sorted(shapes))} a task. All classes are new to it; what it knows of them "
-            "it learned from the examples of each task.",
-        ],
+        f"Polyshot on {', '.join(domain.name for domain in domains)}",
         rows(results),
         sheets={
             target.pack.domain.name: contact_sheet(target.pack, classes=12, examples=6)
             for target in targets
         },
-        remarks=[
-            *(remark for target in targets for remark in target.remarks),
-            "Intervals cover the choice of tasks among these images. With few images the same ones "
-            "come again in many tasks: other images of the same classes may do better or worse.",
-        ],
+        remarks=[remark for target in targets for remark in target.remarks],
         calibration=calibration_table(results),
         chance=1 / ways.pop() if len(ways) == 1 else None,
         facts={
             "pool": pool_name,
             "members": str(len(pool.members)),
-            "images": f"{sum(len(target.pack.domain.labels) for target in targets):,}",
-            "classes": f"{sum(len(target.pack.domain.class_names) for target in targets):,}",
+            "images": f"{sum(len(domain.labels) for domain in domains):,}",
+            "classes": f"{sum(len(domain.class_names) for domain in domains):,}",
             "tasks": f"{episodes:,}",
         },
-        legend=legend,
+        legend={name: about for name, about in known.items() if name in used},
         commands=commands,
-    ).write(path)
+    ).write(
+        path,
+        "evaluation.html",
+        pool_name=pool_name,
+        episodes=episodes,
+        shapes={str(target.shape) for target in targets},
+    )

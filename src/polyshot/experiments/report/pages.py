@@ -168,10 +168,10 @@ class ResultsPage:
     """A page about a pool on some targets: of `evaluate`, or of the demo."""
 
     title: str
-    intro: Sequence[str]
-    """Paragraphs that say what was done."""
     rows: Sequence[Row]
     """One a target; averages of seen and unseen targets are added."""
+    intro: Sequence[str] = ()
+    """Paragraphs that say what was done."""
     sheets: Mapping[str, Image.Image] = field(default_factory=dict)
     """Contact sheets by the name of their domain."""
     heat_map: HeatMap | None = None
@@ -191,15 +191,22 @@ class ResultsPage:
     commands: Sequence[str] = ()
     """What to type next."""
 
-    def write(self, path: Path) -> None:
-        """Write the HTML file; it appears whole or not at all."""
+    def write(self, path: Path, template: str = "results.html", **more: Any) -> None:
+        """Write the HTML file; it appears whole or not at all.
+
+        Args:
+            path: the file.
+            template: one with an introduction and remarks of its own.
+            more: what else that one shows.
+
+        """
         page = vars(self) | {
             "methods": list(dict.fromkeys(method for row in self.rows for method in row.cells)),
             "means": averages(self.rows, least=1),
             "averages": averages(self.rows),
             "sheets": [_sheet(name, sheet) for name, sheet in self.sheets.items()],
         }
-        write_file(path, render("results.html", **page))
+        write_file(path, render(template, **page | more))
 
 
 def _sheet(name: str, sheet: Image.Image) -> dict[str, object]:
