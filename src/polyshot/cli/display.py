@@ -114,19 +114,15 @@ def show_accuracies(results: "Sequence[Result]") -> None:
     found += averages(found).values()
     names = list(dict.fromkeys(name for row in found for name in row.cells))
     adapted = [name for name in names if "+" in name]
+    kinds = ["seen" if row.seen else "unseen" for row in found]
     for group in ([name for name in names if name not in adapted], adapted):
-        if not group:
-            continue
-        kinds = ["seen" if row.seen else "unseen" for row in found]
-        if len(group) > len(found) and len(group) > WIDEST:
+        cells = [as_text(row, group) for row in found]
+        if len(group) > max(len(found), WIDEST):
             titles = [f"{row.target} ({kind})" for row, kind in zip(found, kinds, strict=True)]
-            columns = zip(group, *(as_text(row, group) for row in found), strict=True)
-            out.print(table(("method", *titles), list(columns)))
-        else:
-            lines = [
-                (row.target, kind, *as_text(row, group))
-                for row, kind in zip(found, kinds, strict=True)
-            ]
+            out.print(table(("method", *titles), list(zip(group, *cells, strict=True))))
+        elif group:
+            targets = [row.target for row in found]
+            lines = [(*one, *texts) for *one, texts in zip(targets, kinds, cells, strict=True)]
             out.print(table(("target", "", *group), lines))
     if any(result.shape == META_DATASET for result in results):
         typer.echo(f"Tasks of {VariableShape()}, as in Meta-Dataset.")

@@ -133,10 +133,6 @@ class Target:
             drawn.support[first], drawn.query[first], drawn.classes[first]
         ).fingerprint()
 
-    def check(self, shape: Shape) -> None:
-        """Refuse a shape that the target cannot serve."""
-        self._row(shape)
-
     def _row(self, shape: Shape) -> _Row:
         if shape in self._refused:
             raise self._refused[shape]

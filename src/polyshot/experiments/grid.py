@@ -25,7 +25,7 @@ from polyshot.evaluation.results import Result, read_results
 from polyshot.experiments.protocols import ADDED, PARTS
 from polyshot.training.folder import environment
 from polyshot.util import __version__
-from polyshot.util.files import locked, locked_if_free, read_json, write_json, write_text
+from polyshot.util.files import locked, locked_if_free, read_json, write_json
 
 Read = TypeVar("Read")
 RESULTS = (".jsonl", ".parquet")
@@ -105,10 +105,6 @@ class GridFolder:
             reason = error if isinstance(error, PolyshotError) else f"{file} is not one line."
             raise PolyshotError(f"{reason} Delete this file and run again.") from None
         return result
-
-    def write(self, file: Path, result: Result) -> None:
-        """Write the result of a cell."""
-        write_text(file, f"{result.to_json()}\n")
 
     def fail(self, name: str, what: str, error: Exception) -> str:
         """Note that a cell failed; returns the error in one line."""

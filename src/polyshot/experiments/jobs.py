@@ -39,7 +39,7 @@ from polyshot.methods.method import Fitted, Method, find_methods
 from polyshot.pool.files import check_domains
 from polyshot.tasks import Tasks
 from polyshot.training.training_run import TrainingRun, settings_mark
-from polyshot.util.files import write_json
+from polyshot.util.files import write_json, write_text
 from polyshot.util.hashing import digest
 
 EPISODE_SEED = 0
@@ -304,7 +304,8 @@ class AccuracyJob(Job):
 
     def _write(self, result: Result, cell: Cell, protocols: Sequence[str]) -> None:
         for protocol in protocols:
-            self.grid.write(self._file(protocol, cell), replace(result, protocol=protocol))
+            line = replace(result, protocol=protocol).to_json()
+            write_text(self._file(protocol, cell), f"{line}\n")
 
     def _read(self, protocol: str, cell: Cell) -> Result | None:
         file = self._file(protocol, cell)

@@ -212,10 +212,7 @@ def part_sources(packs: Sequence[Pack], names: Sequence[str]) -> tuple[list[Pack
     known = [pack.domain.name for pack in packs]
     for name in names:
         if name not in known:
-            raise PolyshotError(
-                f"There is no domain '{name}' to train on, only "
-                f"{join_names(known)}.{did_you_mean(name, known)}"
-            )
+            raise unknown("domain", name, known, where=" to train on")
     chosen = [p for p in packs if (p.domain.name in names if names else p.domain.split.train)]
     if not chosen:
         raise PolyshotError(

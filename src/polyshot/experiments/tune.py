@@ -78,7 +78,7 @@ def tune(
     outcome = _Outcome(grid, world)
     grid.note(command, packs, device)
     wanted = [(method, settings) for method in methods for settings in points(method)]
-    found: dict[str, list[tuple[Settings, float]]] = {}
+    values: list[float] = []
     tasks: list[Tasks] = []
     for number, (method, settings) in enumerate(wanted):
         if report:
@@ -92,14 +92,15 @@ def tune(
                 own = [each.part(slice(0, few)) for each in tasks]
                 value = _validation(fitted, own, config.model.dim)
                 outcome.add(method, settings, value)
-        found.setdefault(method.name, []).append((settings, value))
+        values.append(value)
     if report:
         report(BAR, len(wanted), len(wanted))
-    return [
-        Point(name, settings, value, settings == _best(tried))
-        for name, tried in found.items()
-        for settings, value in tried
-    ]
+    found = []
+    for method in methods:
+        places = [i for i, (each, _) in enumerate(wanted) if each is method]
+        best = max(places, key=lambda i: values[i])  # the first of equal ones
+        found += [Point(method.name, wanted[i][1], values[i], i == best) for i in places]
+    return found
 
 
 def points(method: Method) -> list[dict[str, float]]:
@@ -114,11 +115,6 @@ def _validation(fitted: Fitted, tasks: Sequence[Tasks], dim: int) -> float:
     return round(float(each.mean()), 5)
 
 
-def _best(tried: Sequence[tuple[Settings, float]]) -> Settings:
-    """Return the settings with the best validation, the first of equal ones."""
-    return max(tried, key=lambda point: point[1])[0]
-
-
 class _Outcome:
     """The file ``tuned.json``: preset -> method -> chosen settings and all that were tried."""
 
@@ -129,33 +125,26 @@ class _Outcome:
 
     def known(self, method: Method, settings: Settings) -> float | None:
         """Look a point up."""
-        for tried in self._entry(self._read(), method).get("tried", []):
-            if tried["settings"] == settings:
-                return float(tried["validation"])
-        return None
+        tried = self._tried(self._read(), method)
+        return next((each["validation"] for each in tried if each["settings"] == settings), None)
 
     def add(self, method: Method, settings: Settings, validation: float) -> None:
         """Keep a point, and choose again."""
         with self.grid.lock("tuned"):
             everything = self._read()
-            tried = [
-                *self._entry(everything, method).get("tried", []),
-                {"settings": dict(settings), "validation": validation},
-            ]
-            pairs = [(each["settings"], each["validation"]) for each in tried]
-            chosen = _best(pairs)
+            new = {"settings": dict(settings), "validation": validation}
+            tried = [*self._tried(everything, method), new]
             everything.setdefault(self.world.config.preset, {})[method.name] = {
-                "settings": chosen,
-                "validation": max(value for _, value in pairs),
+                **max(tried, key=lambda each: each["validation"]),  # the first of equal ones
                 "world": self.world.name,
                 "tried": tried,
             }
             write_json(self.file, everything)
 
-    def _entry(self, everything: dict[str, Any], method: Method) -> dict[str, Any]:
-        """Return what is known of a method in this world; other data or configs do not count."""
-        entry: dict[str, Any] = everything.get(self.world.config.preset, {}).get(method.name, {})
-        return entry if entry.get("world") == self.world.name else {}
+    def _tried(self, everything: dict[str, Any], method: Method) -> list[dict[str, Any]]:
+        """Return what was tried of a method in this world; other data or configs do not count."""
+        entry = everything.get(self.world.config.preset, {}).get(method.name, {})
+        return list(entry["tried"]) if entry.get("world") == self.world.name else []
 
     def _read(self) -> dict[str, Any]:
         if not self.file.exists():

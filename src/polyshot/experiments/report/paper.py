@@ -4,13 +4,14 @@
 results with further adaptation and with one shot are bar charts without numbers.
 """
 
+import itertools
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 from polyshot.evaluation.compare import Interval, combined_if_all
 from polyshot.experiments.protocols import PROTOCOLS
@@ -83,15 +84,14 @@ def paper_table(table: str, sources: int | None = None) -> PaperTable | None:
 # --- accuracies
 
 
-@dataclass(frozen=True)
-class Agreement:
+class Agreement(NamedTuple):
     """How far the order of our averages is the paper's, over pairs of methods."""
 
-    pairs: int = 0
-    same: int = 0
-    clear: int = 0
+    pairs: int
+    same: int
+    clear: int
     """Pairs whose difference, in ours, is more than chance."""
-    clear_same: int = 0
+    clear_same: int
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,11 @@ class PaperComparison:
     def agreement(self) -> Agreement:
         """Compare the order of each two methods, on the average of the targets."""
         pairs = []
-        for i, one in enumerate(self.methods):
-            for other in self.methods[i + 1 :]:
-                gap = self.table.gap(one, other, self.targets)
-                theirs = self.paper_average(one) - self.paper_average(other)
-                if gap is not None and theirs:
-                    pairs.append((gap[0] * theirs > 0, is_clear(gap)))
+        for one, other in itertools.combinations(self.methods, 2):
+            gap = self.table.gap(one, other, self.targets)
+            theirs = self.paper_average(one) - self.paper_average(other)
+            if gap is not None and theirs:
+                pairs.append((gap[0] * theirs > 0, is_clear(gap)))
         clear = [same for same, is_clear_pair in pairs if is_clear_pair]
         return Agreement(len(pairs), sum(same for same, _ in pairs), len(clear), sum(clear))
 

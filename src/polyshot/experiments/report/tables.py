@@ -21,6 +21,7 @@ from polyshot.evaluation.compare import (
 )
 from polyshot.evaluation.results import Result
 from polyshot.experiments.protocols import ADDED, PARTS, PROTOCOLS
+from polyshot.experiments.report.pages import render
 from polyshot.methods.method import find_methods
 
 METHODS = (
@@ -28,11 +29,6 @@ METHODS = (
     *("select", "average", "select-channel", "average-channel"),
 )
 """Order of the columns; others follow."""
-ABOUT_SEEDS = (
-    "Cells are means over the seeds of the training. Their intervals cover the choice of episodes, "
-    "each averaged over the seeds; what another training would change is the spread between seeds. "
-    "Standard deviation between seeds of the average over targets, in points"
-)
 
 
 # --- text
@@ -160,13 +156,7 @@ class AccuracyTable:
     @property
     def about(self) -> str:
         """Say what was measured: episodes, seeds, and how far these lie apart."""
-        lines = [f"{self.episodes()} episodes a target."]
-        if seeds := self.seeds():
-            lines.append(f"Training seeds: {', '.join(map(str, seeds))}.")
-        if spread := self.seed_spread():
-            said = ", ".join(f"{name} {100 * value:.2f}" for name, value in spread.items())
-            lines.append(f"{ABOUT_SEEDS}: {said}.")
-        return " ".join(lines)
+        return render("about.txt", table=self)
 
     def targets(self, seen: bool) -> list[str]:
         """List the seen or the unseen targets."""
@@ -204,15 +194,6 @@ class AccuracyTable:
                 means = [statistics.fmean(r.mean for r in own) for own in whole]
                 spread[method] = statistics.stdev(means)
         return spread
-
-    def lines(self) -> list[tuple[str, Row]]:
-        """List the rows with their names, each group followed by its average."""
-        found = []
-        for seen, word in ((True, "seen"), (False, "unseen")):
-            found += [(f"{row.target}, {word}", row) for row in self.rows if row.seen == seen]
-            if seen in self.averages:
-                found.append((self.averages[seen].target, self.averages[seen]))
-        return found
 
     def _best(self, row: Row, targets: Sequence[str]) -> str | None:
         """Return the best column, if it is ahead of the runner-up by more than chance."""
