@@ -217,8 +217,10 @@ class Job(ABC):
     grid: GridFolder
     plan: TrainingRun
     """What it is trained on. It is asked for names alone: who works on the job trains a copy."""
-    name: str
-    """A method with the mark of its settings."""
+    what: str
+    """Name of what is measured: a method, or a figure."""
+    mark: str
+    """Of its settings."""
     cells: dict[Cell, list[str]]
     """The protocols that each belongs to."""
 
@@ -226,6 +228,11 @@ class Job(ABC):
     def world(self) -> str:
         """Name of the training's folder."""
         return self.plan.name
+
+    @property
+    def name(self) -> str:
+        """Name of its files."""
+        return f"{self.what}-{self.mark}"
 
     @property
     def lock(self) -> str:
@@ -242,11 +249,6 @@ class Job(ABC):
         added = "" if plan.added is None else f", {plan.added.domain.name} added"
         where = f"{plan.config.preset}, {len(plan.packs)} sources{added}, seed {plan.config.seed}"
         return f"{self.what} on {cell} ({'/'.join(self.cells[cell])}; {where})"
-
-    @property
-    @abstractmethod
-    def what(self) -> str:
-        """Name for people what is measured."""
 
     @abstractmethod
     def is_done(self, cell: Cell) -> bool:
@@ -267,11 +269,6 @@ class AccuracyJob(Job):
 
     method: Method
     settings: dict[str, float]
-
-    @property
-    def what(self) -> str:
-        """The method."""
-        return self.method.name
 
     def is_done(self, cell: Cell) -> bool:
         """Look for the results of all protocols."""
@@ -358,11 +355,6 @@ class ContributionJob(Job):
     settings: dict[str, dict[str, float]]
     """By method."""
 
-    @property
-    def what(self) -> str:
-        """The figure."""
-        return "contributions"
-
     def is_done(self, cell: Cell) -> bool:
         """Look for the counts."""
         return self._file(cell).exists()
@@ -428,10 +420,10 @@ def jobs_of(
             continue
         for method in methods_of(protocol, request.found_methods(), grown=trial.grown):
             settings = settings_of(method, config.preset, request.overrides)
-            name = f"{method.name}-{settings_mark(settings)}"
-            new = AccuracyJob(grid, plan, name, {}, method, settings)
+            mark = settings_mark(settings)
+            new = AccuracyJob(grid, plan, method.name, mark, {}, method, settings)
             for cell in request.cells(method, trial.targets):
-                own.setdefault(name, new).cells.setdefault(cell, []).append(protocol.name)
+                own.setdefault(new.name, new).cells.setdefault(cell, []).append(protocol.name)
     return [job for own in worlds.values() for job in own.values()]
 
 
@@ -447,4 +439,4 @@ def _contribution_job(
         Cell(target, SHAPES[0], "none", CONTRIBUTION_EPISODES, EPISODE_SEED): ["contributions"]
         for target in targets
     }
-    return ContributionJob(grid, plan, f"contributions-{mark}", cells, settings)
+    return ContributionJob(grid, plan, "contributions", mark, cells, settings)

@@ -8,28 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from polyshot.experiments.grid import Contributions, Grid, read_grid
-from polyshot.experiments.report.figures import (
-    bar_chart,
-    contribution_chart,
-    curve_chart,
-    method_looks,
-)
+from polyshot.experiments.report import figures, summary
 from polyshot.experiments.report.growth import growth_tables
 from polyshot.experiments.report.pages import HeatMap, render, write_file
 from polyshot.experiments.report.paper import numbers, paper_comparisons, size_table
-from polyshot.experiments.report.summary import (
-    agreement_table,
-    calibration_tables,
-    cost_tables,
-    data_table,
-    leaders,
-    member_table,
-    run_facts,
-    run_lists,
-    settings_table,
-    summary,
-    winner_table,
-)
 from polyshot.experiments.report.tables import (
     AccuracyTable,
     accuracy_tables,
@@ -57,25 +39,25 @@ def write_report(folder: Path, out: Path | None = None) -> list[Path]:
     comparisons = paper_comparisons(accuracies)
     contributed = [(about, method) for about in grid.contributions for method in about.correct]
     every = {
-        "Best on average": [winner_table(accuracies)],
+        "Best on average": [summary.winner_table(accuracies)],
         "A domain added later": growth_tables(grid.results),
         "Ours beside the paper's": [
-            agreement_table(comparisons),
+            summary.agreement_table(comparisons),
             *(each.as_text() for each in comparisons),
         ],
-        "What each member contributes": [member_table(*each) for each in contributed],
-        "How far to trust the probabilities": calibration_tables(grid.results),
-        "What a task costs": cost_tables(grid.results),
+        "What each member contributes": [summary.member_table(*each) for each in contributed],
+        "How far to trust the probabilities": summary.calibration_tables(grid.results),
+        "What a task costs": summary.cost_tables(grid.results),
         "Number of parameters": [size_table()],
-        "Settings of the methods": [settings_table(grid.results)],
-        "Seeds, episodes and data": [data_table(grid)],
+        "Settings of the methods": [summary.settings_table(grid.results)],
+        "Seeds, episodes and data": [summary.data_table(grid)],
     }
     shared = {
         "title": TITLE,
-        "summary": summary(accuracies),
+        "summary": summary.summary(accuracies),
         "accuracies": accuracies,
         "tables": {heading: [t for t in found if t.rows] for heading, found in every.items()},
-        "lists": run_lists(grid),
+        "lists": summary.run_lists(grid),
     }
     target = out or (folder.parent if folder.is_file() else folder) / "report"
     files = {
@@ -93,15 +75,15 @@ def _drawn(grid: Grid, accuracies: list[AccuracyTable]) -> dict[str, Any]:
     presets: dict[str, list[dict[str, Any]]] = {}
     for table in accuracies:
         rows = [*table.rows, *table.averages.values()]
-        drawn = bar_chart(rows, table.methods, table.chance, table.title)
-        block = {"table": table, "looks": method_looks(table.methods), "chart": drawn}
+        drawn = figures.bar_chart(rows, table.methods, table.chance, table.title)
+        block = {"table": table, "looks": figures.method_looks(table.methods), "chart": drawn}
         presets.setdefault(table.preset, []).append(block)
     worlds: dict[str, list[tuple[Any, Any]]] = {}
     for curve in grid.curves:
-        worlds.setdefault(curve.world, []).append((curve, curve_chart(curve)))
+        worlds.setdefault(curve.world, []).append((curve, figures.curve_chart(curve)))
     return {
         "intro": (),
-        "facts": run_facts(grid),
+        "facts": summary.run_facts(grid),
         "presets": presets,
         "paper": numbers(),
         "contributions": [(about, _panels(about)) for about in grid.contributions],
@@ -116,9 +98,14 @@ def _panels(about: Contributions) -> list[dict[str, Any]]:
     panels = []
     for method in about.correct:
         label = f"{method} on {about.target}: right predictions of each member, episode by episode"
-        chart = contribution_chart(about, method, label)
-        said = {"leaders": leaders(about, method), "table": member_table(about, method)}
-        panels.append({"method": method, "label": label, "chart": chart, **said})
+        panel = {
+            "method": method,
+            "label": label,
+            "chart": figures.contribution_chart(about, method, label),
+            "leaders": summary.leaders(about, method),
+            "table": summary.member_table(about, method),
+        }
+        panels.append(panel)
     return panels
 
 
