@@ -18,8 +18,6 @@ from polyshot.experiments.report.tables import (
     classes_in_words,
     listed,
     method_order,
-    part_order,
-    protocol_order,
     ranking,
     shape_in_words,
 )
@@ -193,25 +191,18 @@ def calibration_tables(results: Sequence[Result]) -> list[TextTable]:
 
 def cost_tables(results: Sequence[Result]) -> list[TextTable]:
     """What one task costs, by preset and shot, in the first part and protocol measured."""
-    tables = []
-    for preset, of_preset in sorted(group(results, lambda r: r.preset).items()):
-        part = min((r.part for r in of_preset), key=part_order)
-        of_part = [r for r in of_preset if r.part == part]
-        protocol = min((r.protocol for r in of_part), key=protocol_order)
-        own = group((r for r in of_part if r.protocol == protocol), lambda r: r.shot)
-        place = listed(preset or "no preset", protocol or "no protocol", classes_in_words(part))
-        for _, chosen in sorted(own.items(), reverse=True):
-            by_method = group(chosen, label)
-            rows = [(name, *_cost(by_method[name])) for name in sorted(by_method, key=method_order)]
-            tables.append(
-                TextTable(
-                    f"Cost of a task: {place}, {shape_in_words(chosen)}",
-                    ("method", "parameters", "multiply-adds", "time", "device"),
-                    rows,
-                    "Parameters of the whole trained method; the median time over targets, in "
-                    "batches.",
-                )
-            )
+    note = "Parameters of the whole trained method; the median time over targets, in batches."
+    head = ("method", "parameters", "multiply-adds", "time", "device")
+    tables, first = [], dict[str, tuple[str, str]]()
+    for (preset, part, protocol, _), own in blocks(results):
+        if first.setdefault(preset, (part, protocol)) != (part, protocol):
+            continue
+        classes = classes_in_words(part)
+        place = listed(preset or "no preset", protocol or "no protocol", classes)
+        found = group(own, label)
+        rows = [(name, *_cost(found[name])) for name in sorted(found, key=method_order)]
+        title = f"Cost of a task: {place}, {shape_in_words(own)}"
+        tables.append(TextTable(title, head, rows, note))
     return tables
 
 
