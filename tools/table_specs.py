@@ -481,7 +481,10 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
         },
         {
             "base": {**BASE, "show": "both"},
-            **{name: {"method": name, "adaptation": "none"} for name in ("select", "average", "auto")},
+            **{
+                name: {"method": name, "adaptation": "none"}
+                for name in ("select", "average", "auto")
+            },
             "base + head": {"method": "base", "adaptation": "head"},
             "auto + head": {"method": "auto", "adaptation": "head"},
         },
