@@ -324,10 +324,15 @@ def solver(pool: Any, pack: Any, names: list[str], episodes: int) -> Callable[[s
         rules = [known.rule(name, pool) for name in names]
         task = evaluation.prepare(pool, pack, EpisodeSampler(pack.domain), episodes, rules)
         truth = torch.arange(5).repeat_interleave(10)
-        return lambda adaptation: torch.cat(
-            [each.ways == truth for each in evaluation.predictions(pool, task, rules, adaptation)],
-            1,
-        )
+
+        def solve(adaptation: str) -> object:  # as its evaluate() did
+            answers = [
+                (each.ways == truth, each.sure, each.diverged)
+                for each in evaluation.predictions(pool, task, rules, adaptation)
+            ]
+            return [torch.cat(parts, 1) for parts in zip(*answers, strict=True)]
+
+        return solve
     from polyshot.evaluation.targets import Target  # noqa: PLC0415
     from polyshot.predict.predict import predict_tasks  # noqa: PLC0415
     from polyshot.predict.rules import rule  # noqa: PLC0415

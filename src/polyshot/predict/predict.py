@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from polyshot.errors import unknown
 from polyshot.pool.pool import Pool
@@ -42,6 +42,16 @@ class Answers(NamedTuple):
     """``[R, E, Q, W]``."""
     diverged: Tensor
     """Bool ``[R, E]``, on the CPU: tasks whose learning diverged, so that they go without it."""
+
+
+class Consulted(NamedTuple):
+    """A member that some tasks ask, and what it has learned from their support sets."""
+
+    network: nn.Module
+    rows: Tensor | None
+    """int64 ``[k]``, the tasks that ask it; None: all."""
+    classifiers: TaskClassifiers
+    """Of these tasks."""
 
 
 class Evidence(NamedTuple):
@@ -132,12 +142,13 @@ def _fit_rules(
         for member in shares.any(0).any(0).nonzero().flatten().tolist():
             asked = shares[:, :, member].any(0)  # [E]
             rows = None if bool(asked.all()) else asked.nonzero().flatten().to(tasks.device)
-            support = tasks.support_of(pool.network(member), rows)
+            network = pool.network(member)
+            support = tasks.support_of(network, rows)
             mask = tasks.mask if tasks.mask is None or rows is None else tasks.mask[rows]
             classifiers = fit_classifiers(
                 support, mask, pool.metric, pool.scales[member], adaptation, pool.adaptation
             )
-            fitted.members[member] = rows, classifiers
+            fitted.members[member] = Consulted(network, rows, classifiers)
             if classifiers.diverged is not None:
                 there = asked if rows is None else rows.cpu()
                 failed = classifiers.diverged.cpu() & (shares[:, there, member] > 0)
@@ -160,9 +171,8 @@ class FittedTasks:
     """E."""
     shots: Tensor
     """``[E]``, of a class on average."""
-    members: dict[int, tuple[Tensor | None, TaskClassifiers]] = field(default_factory=dict)
-    """Of each member that is asked: by which tasks int64 ``[k]`` (None: by all), and its
-    classifiers of these."""
+    members: dict[int, Consulted] = field(default_factory=dict)
+    """Those that have a say, by their number."""
     blends: dict[int, OwnNetworks] = field(default_factory=dict)
     """Of the rules that mix modulators, by their number."""
     learned: list[OwnNetworks | None] = field(default_factory=list)
@@ -210,8 +220,8 @@ class FittedTasks:
         shares = torch.stack(self.weights)  # [R, E, M]
         asks = shares.any(1).tolist()  # told on the CPU: nobody waits for a GPU here
         shares = shares.to(self.pool.device)
-        for member, (rows, classifiers) in self.members.items():
-            scores = classifiers.scores(queries.query_of(self.pool.network(member), rows))
+        for member, (network, rows, classifiers) in self.members.items():
+            scores = classifiers.scores(queries.query_of(network, rows))
             places = torch.arange(self.tasks, device=scores.device) if rows is None else rows
             likely: Tensor | None = None
             for i, rule in enumerate(self.rules):
@@ -244,7 +254,7 @@ class FittedTasks:
         if self.adaptation == "tsa":
             return self.learned[0] is not None
         if self.adaptation == "pa":
-            classifiers = [each for _, each in self.members.values()]
+            classifiers = [each.classifiers for each in self.members.values()]
             classifiers += [blend.classifiers for blend in self.blends.values()]
             return any(each.also is not None for each in classifiers)
         return self.adaptation == "head"
