@@ -21,7 +21,7 @@ import torch
 from polyshot.config import Config, preset
 from polyshot.data.augment import augment
 from polyshot.data.pack import Domain, Pack, PackWriter
-from polyshot.methods.inner_loop import TaskNetworks, learn_networks
+from polyshot.methods.finetune import TaskNetworks, learn_networks
 from polyshot.models.resnet import ResNet
 from polyshot.models.views import normalise
 from polyshot.training.run import train

@@ -34,8 +34,7 @@ from polyshot.pool.pool import Pool
 from polyshot.predict.predict import predict_tasks
 from polyshot.predict.rules import rule
 from polyshot.tasks import Table, Tasks, draw_tasks
-from polyshot.training.loop import Record
-from polyshot.training.metrics import Metrics
+from polyshot.training.step import Metrics, Record
 from polyshot.training.training_run import TrainingRun
 from polyshot.util.progress import Progress
 

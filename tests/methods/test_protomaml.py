@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from polyshot.data.shapes import EpisodeShape
-from polyshot.methods.inner_loop import learn_networks
+from polyshot.methods.finetune import learn_networks
 from polyshot.methods.protomaml import ProtoMaml, ProtoMamlLearner
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.models.resnet import ResNet, ResNetConfig

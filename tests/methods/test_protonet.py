@@ -9,9 +9,8 @@ from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.finetune import FittedHead
 from polyshot.methods.method import METHODS, find_methods
-from polyshot.methods.protonet import ProtoNetLearner, episodic_plan
+from polyshot.methods.protonet import Average, ProtoNetLearner, episodic_plan
 from polyshot.methods.prototypes import Prototypes
-from polyshot.methods.simple_avg import Average
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.predict.adapt.head import adapt_heads, head_logits
 from polyshot.training.episodic import EpisodeBatch

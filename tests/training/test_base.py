@@ -13,8 +13,9 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.protomaml import ProtoMamlLearner
 from polyshot.models.views import normalise
 from polyshot.training.base import Classifier, CosineLayer, initial_base, prepare
-from polyshot.training.episodic import EpisodeBatch, Plan, _Loss
+from polyshot.training.episodic import EpisodeBatch, _Loss
 from polyshot.training.run import train
+from polyshot.training.step import Plan
 from tests.helpers import CPU, metrics_of, with_base
 
 
@@ -56,7 +57,7 @@ def test_what_a_gpu_records_of_protomaml_is_its_loss(config: Config) -> None:
     shape = EpisodeShape(3, 2, 2)
     plan = Plan(steps=1, episodes=2, learning_rate=1e-3, shape=shape)
     learner = ProtoMamlLearner(initial_base(replace(config, seed=1)), steps=2, rate=0.01).train()
-    images = torch.randn(plan.images, 3, 16, 16)
+    images = torch.randn(2 * 3 * 4, 3, 16, 16)
     batch = EpisodeBatch(
         images.view(2, 3, 4, 3, 16, 16), None, torch.zeros(2, 3).long(), [0, 1], shape, 0.5
     )

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.data.table import Batches, Images, Prefetch
-from polyshot.training.base import mixed, same_source_partner, train_base
-from tests.helpers import CPU, record_in
+from polyshot.training.base import mixed, same_source_partner
+from polyshot.training.run import train
+from tests.helpers import CPU
 
 
 @pytest.fixture(params=[True, False], ids=["resident", "streamed"])
@@ -78,8 +79,7 @@ def test_a_training_does_not_depend_on_where_its_images_lie(
     for room in (1.0, 0.0):  # everything fits, nothing fits
         monkeypatch.setattr("polyshot.data.table.ROOM", room)
         folder = tmp_path / str(room)
-        base, _ = train_base(packs, config, CPU, record_in(folder))
-        results.append(base.state_dict())
+        results.append(train(packs, config, folder, "base", CPU).base.state_dict())
     assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
 
 

@@ -21,9 +21,9 @@ from polyshot.training.episodic import (
     EpisodeBatch,
     EpisodicStep,
     Learner,
-    Plan,
     train_learner,
 )
+from polyshot.training.step import Plan
 from polyshot.training.validation import class_accuracies, validation_tasks
 from tests.helpers import CPU, record_in
 
@@ -187,7 +187,8 @@ def test_the_best_state_is_kept(packs: list[Pack], config: Config, tmp_path: Pat
     plan = replace(PLAN, validate_every=2)
     train = Images(packs, "train", CPU)
     tasks = validation_tasks(Images(packs, "val", CPU), config)
-    best = train_learner("probe", learner, train, tasks, plan, 0, record_in(tmp_path))
+    step = EpisodicStep("probe", learner, train, tasks, plan, 0)
+    best = train_learner(step, record_in(tmp_path))
     assert (best.value, best.number, best.skipped) == (0.75, 4, 0)
     assert torch.equal(learner.base.conv1.weight, learner.seen[1])
     assert not learner.training
@@ -201,12 +202,12 @@ def test_a_learner_that_learns_gets_better(
     learner = Probe(initial_base(config), moves_statistics=True)
     train = Images(packs, "train", CPU)
     tasks = validation_tasks(Images(packs, "val", CPU), config)
-    train_learner("probe", learner, train, tasks, plan, 0, record_in(tmp_path))
+    train_learner(EpisodicStep("probe", learner, train, tasks, plan, 0), record_in(tmp_path))
     step = make(packs, config)
     before = sum(step.loss(number).item() for number in range(PLAN.steps))
     step.module.load_state_dict(learner.state_dict())
     assert sum(step.loss(number).item() for number in range(PLAN.steps)) < before
 
 
-def test_a_plan_counts_its_images() -> None:
-    assert PLAN.images == 3 * 4 * 5
+def test_a_step_counts_its_images(packs: list[Pack], config: Config) -> None:
+    assert make(packs, config).images == 3 * 4 * 5

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from polyshot.errors import PolyshotError
 from polyshot.training.loop import MOST_SKIPPED, learn
-from polyshot.training.step import Best, Group, Schedule
+from polyshot.training.step import Best, Group, Schedule, Step
 from tests.helpers import record_in
 
 QUICK = Schedule(
@@ -20,7 +20,7 @@ QUICK = Schedule(
 )
 
 
-class Line:
+class Line(Step):
     """Fits a line through batch norm and dropout; the batch of an update depends on its number."""
 
     name = section = "line"
@@ -41,9 +41,6 @@ class Line:
     def groups(self) -> list[Group]:
         parameters = list(self.module.parameters())
         return [Group(parameters[:2], decayed=True), Group(parameters[2:], decayed=False)]
-
-    def ready(self) -> None:
-        pass
 
     def loss(self, number: int) -> Tensor:
         self.numbers.append(number)

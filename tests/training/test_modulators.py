@@ -66,9 +66,8 @@ def test_decay_pulls_towards_the_identity_and_the_base_stays(
         val = validation_tasks(Images(packs, "val", CPU), config)
         train = Images(packs, "train", CPU)
         record = record_in(tmp_path / str(decay))
-        trained, _, _ = train_modulator(
-            base, train, 0, val[0], replace(config, modulator=own), record
-        )
+        step = ModulatorStep(base, train, 0, val[0], replace(config, modulator=own))
+        trained, _, _ = train_modulator(step, record)
         identity = {"scale": 1.0, "weight": 0.0, "bias": 0.0}
         sizes[decay] = sum(
             float((p - identity[name.rpartition(".")[2]]).abs().sum())

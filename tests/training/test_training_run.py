@@ -13,7 +13,8 @@ from polyshot.methods.protonet import ProtoNetLearner
 from polyshot.models.resnet import ResNet
 from polyshot.tasks import for_prediction
 from polyshot.training.base import initial_base
-from polyshot.training.episodic import Learner, Plan
+from polyshot.training.episodic import Learner
+from polyshot.training.step import Plan
 from polyshot.training.training_run import TrainingRun, settings_mark
 from polyshot.util.progress import Progress
 from tests.helpers import CPU, SHAPE, Steps, same_weights, with_base

@@ -17,9 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyshot.config import AdaptationConfig
-from polyshot.methods.method import Fitted, Method, Settings, register
+from polyshot.methods.method import Fitted, Method, Settings, in_parts, register
 from polyshot.methods.protonet import episodic_plan, trainable
-from polyshot.models.backbone import parameter_count
 from polyshot.models.heads import Metric, prototypes
 from polyshot.models.resnet import ResNet
 from polyshot.predict.adapt.head import adapt_heads, head_logits
@@ -61,17 +60,11 @@ class QueryAttention(nn.Module):
     def forward(
         self, context: Tensor, query: Tensor, present: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Let each query and the context look at one another.
+        """Let each query [E, Q, d] and the context [E, N, d] look at one another.
 
-        Args:
-            context: [E, N, d].
-            query: [E, Q, d].
-            present: bool [E, N], which of the context is there; all of it where None.
-
-        Returns:
-            The context as each query sees it [E, Q, N, d], the queries [E, Q, d], and the logarithm
-            of the attention [E, Q, N + 1, N + 1]: who looks, at whom; the query stands last.
-
+        `present` [E, N] says which of the context is there, all of it where None. Returns the
+        context as each query sees it [E, Q, N, d], the queries [E, Q, d], and the logarithm of the
+        attention [E, Q, N + 1, N + 1]: who looks, at whom; the query stands last.
         """
         count, queries = context.shape[1], query.shape[1]
         scores = self._scores(context, query)
@@ -141,7 +134,7 @@ class FeatLearner(Learner):
 
     def probabilities(self, tasks: Tasks) -> Tensor:
         """Classify by the adapted prototypes: [E, Q, W]."""
-        return _in_parts(self.base, tasks, tasks.way + 1, lambda *of: self.logits(*of)[0])
+        return _by_floats(self.base, tasks, tasks.way + 1, lambda *of: self.logits(*of)[0])
 
 
 def faster_than_base(learner: Learner, groups: Sequence[Group]) -> list[Group]:
@@ -165,20 +158,16 @@ def wanted_attention(labels: Tensor, way: int) -> Tensor:
     return torch.diag_embed(1 - pair) + halves
 
 
-def _in_parts(
+def _by_floats(
     base: ResNet,
     tasks: Tasks,
     vectors: int,
     logits: Callable[[Tensor, Tensor, Tensor | None], Tensor],
 ) -> Tensor:
     """Classify a few tasks at a time, each query with so many vectors of its own: [E, Q, W]."""
-    device, queries = tasks.device, tasks.query.shape[1]
-    floats = queries * vectors * base.config.dim  # of one task
-    parts = []
-    with torch.no_grad():
-        for part in tasks.chunks(FLOATS[device.type] // floats):
-            parts.append(torch.softmax(logits(*part.embedded(base), part.mask), -1))
-    return torch.cat(parts)
+    floats = tasks.query.shape[1] * vectors * base.config.dim  # of one task
+    size = FLOATS[tasks.device.type] // floats
+    return in_parts(tasks, size, lambda part: logits(*part.embedded(base), part.mask))
 
 
 @dataclass(eq=False)
@@ -195,7 +184,7 @@ class Feat(Fitted):
         if adaptation == "none":
             return self.learner.probabilities(tasks)
         vectors = tasks.way * tasks.shot + 1
-        return _in_parts(self.learner.base, tasks, vectors, self._head_logits)
+        return _by_floats(self.learner.base, tasks, vectors, self._head_logits)
 
     def _head_logits(self, support: Tensor, query: Tensor, mask: Tensor | None) -> Tensor:
         """Learn a head a query on the support set [E, W, S, d] as it sees it: [E, Q, W]."""
@@ -207,10 +196,6 @@ class Feat(Fitted):
         alone = own.unsqueeze(2)  # [E, Q, 1, d]: the one query of its head
         return head_logits(alone, weight, bias, self.adaptation, self.metric).squeeze(2)
 
-    def parameters(self) -> int:
-        """Count base and attention."""
-        return parameter_count(self.learner)
-
 
 def _fit(run: TrainingRun, settings: Settings) -> Feat:
     pull = settings["attention_pull"]
@@ -221,7 +206,6 @@ def _fit(run: TrainingRun, settings: Settings) -> Feat:
             return FeatLearner(base, pull)
 
     learner, _ = run.learned(f"feat-{pull:g}", make, episodic_plan(run, settings))
-    assert isinstance(learner, FeatLearner)
     return Feat(learner, run.config.metric, run.config.adaptation)
 
 

@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, join_names, unknown
+from polyshot.models.backbone import parameter_count
 from polyshot.models.modulators import Kind
 from polyshot.tasks import Tasks
 from polyshot.training.training_run import TrainingRun
@@ -36,9 +38,9 @@ class Fitted(ABC):
     def predict(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
         """Classify the queries: probabilities ``[E, Q, W]``, on the tasks' device."""
 
-    @abstractmethod
     def parameters(self) -> int:
-        """Count the numbers that it holds."""
+        """Count the numbers that it holds: here, those of the networks among its attributes."""
+        return parameter_count(*(x for x in vars(self).values() if isinstance(x, nn.Module)))
 
     def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
         """Count the forward passes of the base that one task costs; a backward pass is two.
@@ -65,6 +67,12 @@ class Fitted(ABC):
     def selections(self, tasks: Tasks) -> Tensor | None:
         """Return which member is selected, 1 or 0: ``[E, M]``; None where none ever is."""
         return None
+
+
+def in_parts(tasks: Tasks, size: int, logits: Callable[[Tasks], Tensor]) -> Tensor:
+    """Classify at most so many tasks at a time by logits [E, Q, W]: probabilities [E, Q, W]."""
+    with torch.no_grad():
+        return torch.cat([torch.softmax(logits(part), -1) for part in tasks.chunks(size)])
 
 
 @dataclass(frozen=True)
@@ -96,17 +104,7 @@ class Method:
         return tuple(each for each in self.adaptations if each not in BEYOND)
 
 
-MODULES = (
-    "prototypes",
-    "finetune",
-    "finetune_all",
-    "protonet",
-    "simple_avg",
-    "feat",
-    "protomaml",
-    "tadam",
-    "pool_rules",
-)
+MODULES = ("prototypes", "finetune", "protonet", "feat", "protomaml", "tadam", "pool_rules")
 """The files of the methods, in the order of the tables: each registers what it holds."""
 METHODS: dict[str, Method] = {}
 """All methods by name."""

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from polyshot.data.shapes import EpisodeShape
-from polyshot.methods.inner_loop import TaskNetworks, learn_networks
-from polyshot.methods.method import Fitted, Method, Settings, register
+from polyshot.methods.finetune import TaskNetworks, learn_networks
+from polyshot.methods.method import Fitted, Method, Settings, in_parts, register
 from polyshot.methods.protonet import episodic_plan, trainable
-from polyshot.models.backbone import parameter_count
 from polyshot.models.heads import prototypes
 from polyshot.models.resnet import ResNet
 from polyshot.models.task_networks import task_kernels
@@ -67,16 +66,14 @@ class ProtoMamlLearner(Learner):
 
     def adapted(self, tasks: Tasks, steps: int) -> Tensor:
         """Classify after so many steps: probabilities [E, Q, W]."""
-        parts = []
-        size = tasks_at_once(tasks.way * tasks.shot, tasks.device)
-        with torch.no_grad():
-            for part in tasks.chunks(size):
-                images = part.support_images()
-                start = self.head(images, part.mask)
-                learned = learn_networks(self.base, start, images, part.present, steps, self.rate)
-                logits = learned.logits(self.base, part.query_images(), part.table.views)
-                parts.append(torch.softmax(logits, -1))
-        return torch.cat(parts)
+
+        def logits(part: Tasks) -> Tensor:
+            images = part.support_images()
+            start = self.head(images, part.mask)
+            learned = learn_networks(self.base, start, images, part.present, steps, self.rate)
+            return learned.logits(self.base, part.query_images(), part.table.views)
+
+        return in_parts(tasks, tasks_at_once(tasks.way * tasks.shot, tasks.device), logits)
 
     def probabilities(self, tasks: Tasks) -> Tensor:
         """Classify some episodes after as many steps as in training."""
@@ -101,10 +98,6 @@ class ProtoMaml(Fitted):
         """Adapt a network to each task, then classify: probabilities [E, Q, W]."""
         return self.learner.adapted(tasks, self._steps(adaptation))
 
-    def parameters(self) -> int:
-        """Count the network's; the heads are made for each task."""
-        return parameter_count(self.learner.base)
-
     def learning_passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
         """Count three for each support image and step."""
         return 3 * self._steps(adaptation) * shape.way * shape.shot
@@ -121,7 +114,6 @@ def _fit(run: TrainingRun, settings: Settings) -> ProtoMaml:
         lambda: ProtoMamlLearner(trainable(run.base()), steps, rate),
         replace(plan, validate_every=max(1, plan.steps // LOOKS)),
     )
-    assert isinstance(learner, ProtoMamlLearner)
     return ProtoMaml(learner, steps, int(settings["more_steps"]))
 
 

@@ -1,23 +1,31 @@
-"""protonet: Prototypical Networks (Snell et al., 2017), trained by episodes over all sources.
+"""protonet, simple-avg: networks trained by episodes as Prototypical Networks (Snell et al., 2017).
 
-It starts from the run's base, as all trained rivals do, or from random weights if
-`from_scratch` is 1. Distances are squared and divided by the root of the embedding's length: with
-512 numbers the softmax would saturate otherwise (research/methods.md, P6).
+protonet is one network for all sources. It starts from the run's base, as all trained rivals do, or
+from random weights if `from_scratch` is 1. Distances are squared and divided by the root of the
+embedding's length: with 512 numbers the softmax would saturate otherwise (research/methods.md, P6).
+
+simple-avg is the paper's Simple-Avg, separate networks that share nothing (Choi et al., 2019): one
+a source, from random weights on that source alone; the networks' probabilities are averaged. Runs
+that share a source share its network.
 """
 
 import copy
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from polyshot.methods.method import Method, Settings, register
+from polyshot.data.shapes import EpisodeShape
+from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.prototypes import Prototypes, prototypes_on
 from polyshot.models.heads import Metric, prototype_logits, prototypes
 from polyshot.models.resnet import ResNet
 from polyshot.predict.readout import fit_classifiers
 from polyshot.tasks import Tasks
-from polyshot.training.episodic import EpisodeBatch, Learner, Plan
+from polyshot.training.episodic import EpisodeBatch, Learner
+from polyshot.training.step import Plan
 from polyshot.training.training_run import TrainingRun
 
 
@@ -85,6 +93,42 @@ def trainable(base: ResNet) -> ResNet:
     return copy.deepcopy(base).requires_grad_(True)
 
 
+@dataclass(eq=False)
+class Average(Fitted):
+    """Several networks whose probabilities are averaged."""
+
+    members: Sequence[Prototypes]
+    names: Sequence[str]
+    """Their sources."""
+    note: str = "networks from random weights, one a source"
+
+    def predict(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
+        """Average the members' probabilities: [E, Q, W]."""
+        return self.member_probabilities(tasks, adaptation).mean(0)
+
+    def member_probabilities(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
+        """Return each member's probabilities: [M, E, Q, W]."""
+        return torch.stack([member.predict(tasks, adaptation) for member in self.members])
+
+    def member_names(self) -> tuple[str, ...]:
+        """Name the networks by their sources."""
+        return tuple(self.names)
+
+    def parameters(self) -> int:
+        """Count those of all networks."""
+        return sum(member.parameters() for member in self.members)
+
+    def passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
+        """Each network embeds each image."""
+        return sum(member.passes(shape, adaptation) for member in self.members)
+
+
+def _fit_average(run: TrainingRun, settings: Settings) -> Average:
+    singles = [run.single(source) for source in range(len(run.packs))]
+    networks = [from_scratch(single, settings) for single in singles]
+    return Average([prototypes_on(run, network) for network in networks], run.sources)
+
+
 register(
     Method(
         name="protonet",
@@ -93,5 +137,15 @@ register(
         fit=_fit,
         settings={"learning_rate": 1e-4, "from_scratch": 0},
         grid={"learning_rate": (1e-5, 1e-4, 1e-3)},
+    )
+)
+register(
+    Method(
+        name="simple-avg",
+        paper="Learning Disparate Modulators (Choi et al., 2019), its Simple-Avg",
+        about="one separate network a source, trained as ProtoNet; probabilities averaged",
+        fit=_fit_average,
+        settings={"learning_rate": 1e-3},
+        grid={"learning_rate": (3e-4, 1e-3, 3e-3)},
     )
 )

@@ -11,7 +11,6 @@ from torch import Tensor
 from polyshot.config import AdaptationConfig, to_dict
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.pool_rules import LEARNING, PoolWithRule, with_learning
-from polyshot.models.backbone import parameter_count
 from polyshot.models.heads import Metric
 from polyshot.models.resnet import ResNet
 from polyshot.pool.pool import Pool
@@ -38,10 +37,6 @@ class Prototypes(Fitted):
             support, tasks.mask, self.metric, self.scale, adaptation, self.adaptation
         )
         return torch.softmax(classifiers.logits(query), 1).mT
-
-    def parameters(self) -> int:
-        """Count the network's."""
-        return parameter_count(self.network)
 
 
 def prototypes_on(run: TrainingRun, network: ResNet, note: str = "") -> Prototypes:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from polyshot.config import AdaptationConfig
 from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.feat import faster_than_base
-from polyshot.methods.method import Fitted, Method, Settings, register
+from polyshot.methods.method import Fitted, Method, Settings, in_parts, register
 from polyshot.methods.protonet import episodic_plan, trainable
 from polyshot.models.backbone import Site, affine, parameter_count, sites_of, walk_through
 from polyshot.models.heads import Metric, prepared, prototype_logits, prototypes
@@ -117,14 +117,10 @@ def embed_conditioned(
 
 
 class TadamLearner(Learner):
-    """A base, the network that conditions it, a scale and the auxiliary heads.
+    """A base, which learns too, the network that conditions it, a scale and the auxiliary heads.
 
-    Args:
-        base: learns too.
-        metric: of the prototypes.
-        classes: the training classes of each source, ascending ids.
-        auxiliary: weight of the auxiliary loss at the start; it decays.
-
+    `classes` are the training classes of each source, ascending ids; `auxiliary` is the weight of
+    the auxiliary loss at the start, it decays.
     """
 
     def __init__(
@@ -193,21 +189,19 @@ class TadamLearner(Learner):
         """Classify by prototypes, or by heads, under the tasks' conditions: [E, Q, W]."""
         count = tasks.support.shape[1:].numel()
         images = count + tasks.query.shape[1]  # of one task
-        scale, parts = float(self.log_scale.detach().exp()), []
-        with torch.no_grad():
-            for part in tasks.chunks(BATCH[tasks.device.type] // images):
-                plain = part.support_of(self.base)
-                both = torch.cat([part.support_images().flatten(1, 2), part.query_images()], 1)
-                network = partial(self.conditioned, plain, mask=part.mask)
-                embeddings = over_views(network, both, part.table.views)
-                support = embeddings[:, :count].view_as(plain)
-                query = embeddings[:, count:]
-                adaptation = "head" if head else "none"
-                classifiers = fit_classifiers(
-                    support, part.mask, self.metric, scale, adaptation, head
-                )
-                parts.append(torch.softmax(classifiers.logits(query), 1).mT)
-        return torch.cat(parts)
+        scale, kind = float(self.log_scale.detach().exp()), "head" if head else "none"
+
+        def logits(part: Tasks) -> Tensor:
+            plain = part.support_of(self.base)
+            both = torch.cat([part.support_images().flatten(1, 2), part.query_images()], 1)
+            network = partial(self.conditioned, plain, mask=part.mask)
+            embeddings = over_views(network, both, part.table.views)
+            support, query = embeddings[:, :count].view_as(plain), embeddings[:, count:]
+            return (
+                fit_classifiers(support, part.mask, self.metric, scale, kind, head).logits(query).mT
+            )
+
+        return in_parts(tasks, BATCH[tasks.device.type] // images, logits)
 
     def probabilities(self, tasks: Tasks) -> Tensor:
         """Classify the first episodes by prototypes: [E, Q, W]."""
@@ -252,7 +246,6 @@ def _fit(run: TrainingRun, settings: Settings) -> Tadam:
     plan = episodic_plan(run, settings)
     plan = replace(plan, warm_up=round(WARM_UP * plan.steps))
     learner, about = run.learned(f"tadam-{auxiliary:g}", make, plan)
-    assert isinstance(learner, TadamLearner)
     note = convergence(_before(run), about["validation"])
     return Tadam(learner, run.config.adaptation, note)
 

@@ -13,14 +13,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from polyshot.config import Config, Layer
 from polyshot.data.augment import WEAK, Augment, chances, recolour, resample
-from polyshot.data.pack import Pack
 from polyshot.data.table import Batches, Images
 from polyshot.errors import PolyshotError
 from polyshot.models.resnet import ResNet, load_base
 from polyshot.models.views import normalise
 from polyshot.training import parallel
-from polyshot.training.loop import Record, learn
-from polyshot.training.step import Best, Group, Schedule, decayed_by_kind
+from polyshot.training.step import Step
 from polyshot.training.validation import class_accuracies, validation_tasks
 from polyshot.util import counter_rng
 from polyshot.util.device import bf16_on, can_compile, graphed, on_device, seeded
@@ -62,34 +60,18 @@ class Classifier(nn.Module):
         return logits
 
 
-class Compiled(nn.Module):
-    """A classifier whose base is compiled, which takes half a minute when it is first asked.
-
-    Without the last layer, whose size depends on the sources: what the compiler makes of the base
-    is kept on disk and serves the next training.
-    """
-
-    def __init__(self, classifier: Classifier):
-        super().__init__()
-        self.classifier = classifier
-        self._base = torch.compile(classifier.base)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Classify normalised images [B, 3, S, S]: logits [B, classes]."""
-        logits: Tensor = self.classifier.fc(self._base(images))
-        return logits
-
-
-class BaseStep:
+class BaseStep(Step):
     """What the loop needs to train the base."""
 
     name = section = "base"
     shared = True
+    module: Classifier
 
     def __init__(self, train: Images, val: Images, config: Config, start: Path | None = None):
         own, self.config = config.base, config
         self.images, self.memory = own.batch, ("base.batch", own.batch)
-        if own.batch < 2 * parallel.world_size():
+        world = parallel.world_size()
+        if own.batch < 2 * world:
             raise PolyshotError("base.batch must be at least 2 for each process.")
         self._device = train.device
         base = initial_base(config, start)
@@ -98,20 +80,14 @@ class BaseStep:
         on_device(self.module, train.device).train()
         self._network: nn.Module = self.module
         self._prepare = prepare
-        if parallel.world_size() > 1:
+        if world > 1:
             self._network = DistributedDataParallel(self.module)
         seed = counter_rng.key("base", config.seed)
-        rank, world = parallel.rank(), parallel.world_size()
-        self._batches = Batches(
-            train, own.batch, own.sampling, seed, max(0, own.steps - 1), rank, world
-        )
+        rank, last = parallel.rank(), max(0, own.steps - 1)
+        self._batches = Batches(train, own.batch, own.sampling, seed, last, rank, world)
         self._seed = counter_rng.key(seed, rank)  # of augmentation and mixing
         self._sources = len(train.packs)
         self._validation = validation_tasks(val, config)
-
-    def groups(self) -> list[Group]:
-        """Decay kernels and the classifier's matrix, not biases and batch norm."""
-        return decayed_by_kind(self.module.parameters())
 
     def ready(self) -> None:
         """Record the network as a CUDA graph, where one process has one GPU."""
@@ -120,7 +96,11 @@ class BaseStep:
             network: nn.Module = self.module
             if self.config.base.steps >= WORTH_COMPILING and can_compile():
                 self._prepare = torch.compile(prepare, dynamic=False)
-                network = Compiled(self.module)
+                # Without the last layer, whose size depends on the sources: what the compiler makes
+                # of the base is kept on disk and serves the next training.
+                base = torch.compile(self.module.base)
+                assert isinstance(base, nn.Module)
+                network = nn.Sequential(base, self.module.fc)
             self._network = graphed(network, (self.images, 3, side, side), self._device)
 
     def loss(self, number: int) -> Tensor:
@@ -174,38 +154,6 @@ def initial_base(config: Config, start: Path | None = None) -> ResNet:
     if start is not None:
         load_base(base, read_weights(start)[0])
     return base
-
-
-def train_base(
-    packs: Sequence[Pack],
-    config: Config,
-    device: torch.device,
-    record: Record,
-    start: Path | None = None,
-) -> tuple[ResNet, Best]:
-    """Train the base; returns it in evaluation mode with the best state by validation."""
-    train, val = (Images(packs, part, device) for part in ("train", "val"))
-    step = BaseStep(train, val, config, start)
-    best = learn_base(step, record)
-    return step.module.base.eval().requires_grad_(False), best
-
-
-def learn_base(step: BaseStep, record: Record) -> Best:
-    """Run a step by the schedule of step 1; it stops reading images in any case."""
-    own = step.config.base
-    schedule = Schedule(
-        own.steps,
-        own.optimiser,
-        own.learning_rate,
-        own.weight_decay,
-        own.clip,
-        own.validate_every,
-        own.warm_up,
-    )
-    try:
-        return learn(step, schedule, record, step.config.seed)
-    finally:
-        step.close()
 
 
 def same_source_partner(sources: Tensor, count: int) -> Tensor:

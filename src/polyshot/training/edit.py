@@ -23,12 +23,12 @@ from polyshot.training.folder import identity
 from polyshot.training.growth import (
     check_addition,
     check_statistics_there,
+    extended,
     growth_config,
+    joined_about,
     own_config,
-    retrained_selector,
 )
-from polyshot.training.loop import Record
-from polyshot.training.metrics import Metrics
+from polyshot.training.step import Metrics, Record
 from polyshot.util.device import best_device
 from polyshot.util.files import locked_if_free
 from polyshot.util.hashing import digest
@@ -118,31 +118,21 @@ def merge(one: Pool, other: Pool, selector: bool = True, report: Progress | None
         check_statistics_there(one, "The first pool")
         check_statistics_there(other, "The second pool")
     other = copy.deepcopy(other).to(one.device)
-    new = copy.deepcopy(one)
-    fresh = [name for name in other.modulators if name not in one.modulators]
-    scales = [*one.scales, *(other.scales[other.members.index(name)] for name in fresh)]
-    statistics = _joint_statistics(one, other, [*one.members, *fresh])
-    steps = {**other.about.get("steps", {}), **one.about.get("steps", {})}
-    chooser = None
-    if selector and one.selector is not None:
-        with TemporaryDirectory(prefix="polyshot-") as folder:
-            record = Record(Path(folder) / "selector.pt", Metrics(None), report)
-            chooser, steps["selector"] = retrained_selector(statistics, own_config(one), record)
-    return replace(
-        new,
-        modulators={**new.modulators, **{name: other.modulators[name] for name in fresh}},
-        strengths={**one.strengths, **{name: other.strengths[name] for name in fresh}},
-        scales=scales,
-        selector=chooser,
-        statistics=statistics,
-        about={
-            **new.about,
-            "packs": {**other.about.get("packs", {}), **one.about.get("packs", {})},
-            "added": {**other.about.get("added", {}), **one.about.get("added", {})},
-            "steps": steps,
-            "edited": True,
-        },
-    ).to(one.device)
+    fresh = {
+        name: (modulator, other.strengths[name], other.scales[1 + i])
+        for i, (name, modulator) in enumerate(other.modulators.items())
+        if name not in one.modulators
+    }
+    with TemporaryDirectory(prefix="polyshot-") as folder:
+        record = Record(Path(folder) / "selector.pt", Metrics(None), report)
+        return extended(
+            one,
+            fresh,
+            _joint_statistics(one, other, [*one.members, *fresh]),
+            joined_about(other.about, one.about),
+            own_config(one),
+            record if selector else None,
+        )
 
 
 def listing(pool: Pool) -> list[tuple[str, str, str, str, str, str, str]]:
@@ -184,8 +174,7 @@ def _check_mergeable(one: Pool, other: Pool) -> None:
     if clash := [name for name in common if hashes[0][name] != hashes[1][name]]:
         raise PolyshotError(
             f"Both pools have {join_names(clash)}, trained differently: remove one of the two "
-            "first "
-            "(polyshot pool remove)."
+            "first (polyshot pool remove)."
         )
 
 

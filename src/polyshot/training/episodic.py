@@ -1,49 +1,29 @@
-"""Episodic training over all sources: what every trained rival shares.
+"""Training by episodes: what modulators and every trained rival share.
 
-Each episode comes from a source drawn uniformly; all episodes of an update are one batch. The state
-with the best accuracy on the sources' validation classes is kept, as for the pool.
+All episodes of an update are one batch. Those of a rival each come from a source drawn uniformly;
+the state with the best accuracy on the sources' validation classes is kept, as for the pool.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyshot.data.augment import WEAK, Augment, augment
+from polyshot.config import ModulatorConfig
+from polyshot.data.augment import augment
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.table import Images, Prefetch
 from polyshot.models.resnet import ResNet
 from polyshot.models.views import normalise
 from polyshot.tasks import Tasks
-from polyshot.training.loop import Record, learn
-from polyshot.training.step import Best, Group, Schedule, decayed_by_kind
+from polyshot.training.loop import learn
+from polyshot.training.step import Best, Group, Plan, Record, Schedule, Step, decayed_by_kind
 from polyshot.training.validation import accuracy, source_sampler
 from polyshot.util import counter_rng
 from polyshot.util.device import bf16_on, graphed, on_device
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a rival is trained."""
-
-    steps: int
-    episodes: int
-    """Of one update."""
-    learning_rate: float
-    weight_decay: float = 0.0
-    shape: EpisodeShape = field(default_factory=EpisodeShape)
-    augment: Augment = WEAK
-    clip: float = 5.0
-    warm_up: int = 0
-    validate_every: int = 100
-
-    @property
-    def images(self) -> int:
-        """Images of one update."""
-        return self.episodes * self.shape.way * (self.shape.shot + self.shape.queries)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,10 +93,85 @@ class Learner(nn.Module, ABC):
         """Classify without further adaptation, in evaluation mode: ``[E, Q, W]``."""
 
 
-class EpisodicStep:
+class EpisodeStep(Step):
+    """A step that learns from training episodes, all of which are drawn before it starts.
+
+    `sources` int64 [steps, E] says which source each is of, `seeds` how those of a source are
+    drawn; `seed` is that of the augmentation.
+    """
+
+    def __init__(
+        self,
+        train: Images,
+        own: ModulatorConfig | Plan,
+        sources: Tensor,
+        seeds: Mapping[int, int],
+        seed: int,
+    ):
+        self._train, self._own, self._sources, self._seed = train, own, sources, seed
+        shape, where = own.shape, train.index_device
+        each = shape.way * (shape.shot + shape.queries)
+        self.images = own.episodes * each
+        self._mirror = torch.tensor([p.domain.mirror for p in train.packs], device=train.device)
+        flat = sources.flatten()
+        classes = torch.empty(len(flat), shape.way, dtype=torch.int64)
+        places = torch.empty(len(flat), each, dtype=torch.int64, device=where)
+        for source, source_seed in seeds.items():
+            rows = (flat == source).nonzero().flatten()
+            if not len(rows):
+                continue
+            drawn = source_sampler(train.packs[source], "train", shape, source_seed)(0, len(rows))
+            ids = torch.cat([drawn.support, drawn.query], 2)  # [rows, W, S + Q]
+            classes[rows] = drawn.classes
+            places[rows.to(where)] = train.places(source, ids).flatten(1)
+        self._classes = classes.to(train.device).view(len(sources), -1, shape.way)
+        self._places = places.view(len(sources), -1)
+        self._prefetch = None if train.resident else Prefetch(self._take, len(sources) - 1)
+
+    def batch(self, number: int, network: nn.Module | None) -> EpisodeBatch:
+        """Make the episodes of an update, with their embeddings by a network if there is one."""
+        pixels, own, embeddings = self.pixels(number), self._own, None
+        if network is not None:
+            with bf16_on(pixels.device):
+                flat = network(pixels).float()
+            embeddings = flat.view(own.episodes, own.shape.way, -1, flat.shape[-1])
+        return EpisodeBatch(
+            pixels.view(own.episodes, own.shape.way, -1, *pixels.shape[1:]),
+            embeddings,
+            self._classes[number],
+            self._sources[number].tolist(),
+            own.shape,
+            number / max(1, own.steps),
+        )
+
+    def pixels(self, number: int) -> Tensor:
+        """Return the augmented, normalised images of an update: [images, 3, side, side]."""
+        taken = self._prefetch(number) if self._prefetch else self._take(number)
+        images, sources = self._train.bring(taken), self._train.bring(self._sources[number])
+        mirror = self._mirror[sources].repeat_interleave(len(images) // len(sources))
+        pixels = augment(images, self._own.augment, self._seed, number, mirror)
+        return normalise(pixels).contiguous(memory_format=torch.channels_last)
+
+    def recorded(self, network: nn.Module, autocast: bool = True) -> nn.Module:
+        """Record what is asked with such images as a CUDA graph, where there is a GPU."""
+        if self._train.device.type != "cuda":
+            return network
+        side = self._train.packs[0].size
+        return graphed(network, (self.images, 3, side, side), self._train.device, autocast)
+
+    def close(self) -> None:
+        """Stop reading images ahead."""
+        if self._prefetch:
+            self._prefetch.close()
+
+    def _take(self, number: int) -> Tensor:
+        return self._train.take(self._places[number])
+
+
+class EpisodicStep(EpisodeStep):
     """What the loop needs to train a learner."""
 
-    shared = False
+    module: Learner
 
     def __init__(
         self,
@@ -128,86 +183,39 @@ class EpisodicStep:
         seed: int,
     ):
         self.name = self.section = name
-        self.module, self.plan, self._train = on_device(learner, train.device), plan, train
-        self.images, self.memory = plan.images, (f"{name}.episodes", plan.episodes)
+        self.module, self.plan, self.seed = on_device(learner, train.device), plan, seed
+        self.memory = (f"{name}.episodes", plan.episodes)
         self._validation = validation
-        self._seed = counter_rng.key("episodic", name, seed)
-        self._mirror = torch.tensor([p.domain.mirror for p in train.packs], device=train.device)
         self._network: nn.Module = learner.base
         self._recorded: nn.Module | None = None
-        count = max(1, plan.steps) * plan.episodes
-        numbers = torch.arange(count)
-        lots = counter_rng.uniform(counter_rng.key("sources", self._seed), numbers, 1)[0]
-        self._sources = (lots * len(train.packs)).long().view(-1, plan.episodes)  # [steps, E]
-        self._classes, self._places = self._draw(count)
-        self._prefetch = None if train.resident else Prefetch(self._take, max(0, plan.steps - 1))
-
-    def _draw(self, count: int) -> tuple[Tensor, Tensor]:
-        """Draw all episodes: classes [steps, E, W] and places [steps, E * W * (S + Q)]."""
-        shape, flat = self.plan.shape, self._sources.flatten()
-        classes = torch.empty(count, shape.way, dtype=torch.int64)
-        where = self._train.index_device
-        places = torch.empty(
-            count, shape.way * (shape.shot + shape.queries), dtype=torch.int64, device=where
-        )
-        for source, pack in enumerate(self._train.packs):
-            rows = (flat == source).nonzero().flatten()
-            if not len(rows):
-                continue
-            seed = counter_rng.key(self._seed, source)
-            drawn = source_sampler(pack, "train", shape, seed)(0, len(rows))
-            ids = torch.cat([drawn.support, drawn.query], 2)  # [rows, W, S + Q]
-            classes[rows] = drawn.classes
-            places[rows.to(where)] = self._train.places(source, ids).flatten(1)
-        steps = len(self._sources)
-        on_device = classes.to(self._train.device).view(steps, -1, shape.way)
-        return on_device, places.view(steps, -1)
+        own = counter_rng.key("episodic", name, seed)
+        numbers = torch.arange(max(1, plan.steps) * plan.episodes)
+        lots = counter_rng.uniform(counter_rng.key("sources", own), numbers, 1)[0]
+        sources = (lots * len(train.packs)).long().view(-1, plan.episodes)
+        seeds = {source: counter_rng.key(own, source) for source in range(len(train.packs))}
+        super().__init__(train, plan, sources, seeds, own)
 
     def groups(self) -> list[Group]:
         """Let the learner say."""
         return self.module.groups()
 
     def ready(self) -> None:
-        """Record the base's pass as a CUDA graph."""
+        """Record the base's pass as a CUDA graph, or the whole loss."""
         self.module.train()
-        if self._train.device.type != "cuda":
-            return
-        side = self._train.packs[0].size
-        shape = (self.images, 3, side, side)
         if self.module.wants_embeddings:
             # Wrapped, so that the base itself stays free for batches of other shapes.
-            self._network = graphed(_Wrapped(self.module.base), shape, self._train.device)
-        elif self.module.recordable:
-            loss = _Loss(self.module, self.plan)
-            self._recorded = graphed(loss, shape, self._train.device, autocast=False)
+            self._network = self.recorded(nn.Sequential(self.module.base))
+        elif self.module.recordable and self._train.device.type == "cuda":
+            self._recorded = self.recorded(_Loss(self.module, self.plan), autocast=False)
 
     def loss(self, number: int) -> Tensor:
         """Let the learner answer the episodes of an update."""
         self.module.train()
-        plan, shape, sources = self.plan, self.plan.shape, self._sources[number]
-        taken = self._prefetch(number) if self._prefetch else self._take(number)
-        images = self._train.bring(taken)
-        each = len(images) // plan.episodes
-        mirror = self._mirror[self._train.bring(sources)].repeat_interleave(each)
-        pixels = augment(images, plan.augment, self._seed, number, mirror)
-        ready = normalise(pixels).contiguous(memory_format=torch.channels_last)
         if self._recorded is not None:
-            recorded: Tensor = self._recorded(ready)
+            recorded: Tensor = self._recorded(self.pixels(number))
             return recorded
-        embeddings = None
-        if self.module.wants_embeddings:
-            with bf16_on(ready.device):
-                flat = self._network(ready).float()
-            embeddings = flat.view(plan.episodes, shape.way, -1, flat.shape[-1])
-        batch = EpisodeBatch(
-            ready.view(plan.episodes, shape.way, -1, *ready.shape[1:]),
-            embeddings,
-            self._classes[number],
-            sources.tolist(),
-            shape,
-            number / max(1, plan.steps),
-        )
-        return self.module.loss(batch)
+        network = self._network if self.module.wants_embeddings else None
+        return self.module.loss(self.batch(number, network))
 
     def validate(self) -> float:
         """Mean over sources of the accuracy on episodes of validation classes."""
@@ -215,24 +223,6 @@ class EpisodicStep:
         with torch.no_grad():
             values = [accuracy(self.module.probabilities(tasks)) for tasks in self._validation]
         return float(torch.stack(values).mean())
-
-    def close(self) -> None:
-        """Stop reading images ahead."""
-        if self._prefetch:
-            self._prefetch.close()
-
-    def _take(self, number: int) -> Tensor:
-        return self._train.take(self._places[number])
-
-
-class _Wrapped(nn.Module):
-    def __init__(self, base: ResNet):
-        super().__init__()
-        self.base = base
-
-    def forward(self, images: Tensor) -> Tensor:
-        embeddings: Tensor = self.base(images)
-        return embeddings
 
 
 class _Loss(nn.Module):
@@ -249,29 +239,8 @@ class _Loss(nn.Module):
         return self.learner.loss(EpisodeBatch(grouped, None, nothing, [0] * episodes, shape, 0.0))
 
 
-def train_learner(
-    name: str,
-    learner: Learner,
-    train: Images,
-    validation: Sequence[Tasks],
-    plan: Plan,
-    seed: int,
-    record: Record,
-) -> Best:
+def train_learner(step: EpisodicStep, record: Record) -> Best:
     """Train a learner; afterwards it holds the best state by validation, in evaluation mode."""
-    schedule = Schedule(
-        plan.steps,
-        "adam",
-        plan.learning_rate,
-        plan.weight_decay,
-        plan.clip,
-        plan.validate_every,
-        plan.warm_up,
-    )
-    step = EpisodicStep(name, learner, train, validation, plan, seed)
-    try:
-        best = learn(step, schedule, record, seed)
-    finally:
-        step.close()
-    learner.eval().requires_grad_(False)
+    best = learn(step, Schedule.of(step.plan), record, step.seed)
+    step.module.eval().requires_grad_(False)
     return best

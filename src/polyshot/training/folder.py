@@ -24,7 +24,7 @@ from polyshot.training import parallel
 from polyshot.training.modulators import read_modulator
 from polyshot.training.validation import source_sampler
 from polyshot.util import __version__
-from polyshot.util.device import on_device
+from polyshot.util.device import AnyModule, on_device
 from polyshot.util.files import read_json, read_weights, write_json
 from polyshot.util.hashing import digest, file_digest
 
@@ -105,8 +105,7 @@ def _check_data(out: Path, data: dict[str, Any]) -> None:
     if found:
         raise PolyshotError(
             f"The run {out} was started with other data ({join_names(found)}): take the same, or "
-            "another "
-            "folder."
+            "another folder."
         )
 
 
@@ -175,20 +174,13 @@ class Artifacts:
 
     def selector(self) -> Selector | None:
         """Read the selector, if it is trained."""
-        if not self.selector_file.exists():
-            return None
         own = self.config.selector
         selector = Selector(self.config.model.dim, 1 + len(self.names), own.hidden, own.dropout)
-        selector.load_state_dict(read_weights(self.selector_file)[0])
-        return selector
+        return _read(selector, self.selector_file)
 
     def urt(self) -> MemberAttention | None:
         """Read the attention over members, if it is trained."""
-        if not self.urt_file.exists():
-            return None
-        attention = MemberAttention(self.config.model.dim)
-        attention.load_state_dict(read_weights(self.urt_file)[0])
-        return attention
+        return _read(MemberAttention(self.config.model.dim), self.urt_file)
 
     def statistics(self) -> dict[str, SourceTasks]:
         """Read what is kept of the selector's tasks, if that step is done."""
@@ -217,3 +209,10 @@ class Artifacts:
                 f"The run {self.out} has not done the step '{step}' yet: run it first, with "
                 f"--step {step} or --step all."
             )
+
+
+def _read(module: AnyModule, file: Path) -> AnyModule | None:
+    if not file.exists():
+        return None
+    module.load_state_dict(read_weights(file)[0])
+    return module

@@ -6,7 +6,8 @@ new member would do on old tasks is not known: there it counts as wrong, so noth
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,24 +21,27 @@ from polyshot.data.pack import Pack
 from polyshot.data.table import Images
 from polyshot.errors import PolyshotError, join_names
 from polyshot.models.modulators import Modulator, fold
-from polyshot.models.resnet import ResNet
 from polyshot.models.selector import Selector
 from polyshot.pool.files import check_domains
 from polyshot.pool.pool import Pool
-from polyshot.pool.statistics import KEPT, SourceTasks, Statistics, TaskSample, sample
-from polyshot.tasks import Network
+from polyshot.pool.statistics import KEPT, SourceTasks, Statistics, TaskSample
 from polyshot.training.folder import check_sources
-from polyshot.training.loop import Record
-from polyshot.training.metrics import Metrics
-from polyshot.training.modulators import ensure_modulator, read_modulator
+from polyshot.training.modulators import (
+    ModulatorStep,
+    read_modulator,
+    train_modulator,
+    write_modulator,
+)
 from polyshot.training.selector import (
     Examples,
     about_selector,
     examples,
-    fit_scale,
+    network_scale,
+    statistics_of,
     train_selector,
 )
-from polyshot.training.validation import network_logits, selector_tasks, validation_tasks
+from polyshot.training.step import Metrics, Record
+from polyshot.training.validation import selector_tasks, validation_tasks
 from polyshot.util.device import on_device
 from polyshot.util.progress import Progress
 
@@ -58,27 +62,58 @@ def add_domain(
     selector: bool = True,
     report: Progress | None = None,
 ) -> Pool:
-    """Return a pool with one more member; the given one stays as it is.
+    """Return a pool with one more member; the given one stays as it is (see `Pool.add_domain`).
 
-    Args:
-        pool: where to start from; it works on the device that its weights are on.
-        pack: the new domain, with training and validation classes.
-        options: override the pool's own config, as ``modulator.steps=500``.
-        work: folder to keep checkpoints in, for this pool, pack and options alone.
-        selector: whether the new pool has a selector; if so, the old one must have statistics.
-        report: called with a name, images done and images in all.
-
+    It works on the device of the pool's weights. The folder `work` keeps checkpoints, for this
+    pool, pack and options alone. With `selector`, the old pool must have statistics.
     """
     config = growth_config(pool, options)
     check_addition(pool, pack, config, selector)
     if work is None:
         with TemporaryDirectory(prefix="polyshot-") as folder:
             return add_domain(pool, pack, options, Path(folder), selector, report)
-    metrics = Metrics(work / "metrics.jsonl")
-    try:
-        return _Growth(pool, pack, config, work, metrics, report).pool(selector)
-    finally:
-        metrics.close()
+    name, device = pack.domain.name, pool.device
+    with closing(Metrics(work / "metrics.jsonl")) as metrics:
+        base = on_device(copy.deepcopy(pool.base), device)
+        train, val = (Images([pack], part, device) for part in ("train", "val"))
+        validation = validation_tasks(val, config)
+        file = work / "modulator.safetensors"
+        if not file.exists():
+            record = Record(work / "modulator.pt", metrics, report)
+            step = ModulatorStep(base, train, 0, validation[0], config)
+            write_modulator(file, *train_modulator(step, record))
+            record.checkpoint.unlink(missing_ok=True)
+        modulator, known = read_modulator(file, base, pool.kind, device)
+        strength = known["strength"]
+        member = fold(base, modulator, strength) if strength else base
+        # The others' scales suit all sources, and a single domain may be easier than these: what is
+        # measured is how much larger than the base's the member's scale should be.
+        own, plain = (network_scale(validation, each, config.metric) for each in (member, base))
+        scales = [*pool.scales, pool.scales[0] * own / plain]
+        statistics: dict[str, SourceTasks] = {}
+        if pool.statistics:
+            everyone = range(len(pool.members))
+            for source, kept in pool.statistics.items():
+                statistics[source] = kept.with_members([*everyone, None])
+            networks = [*map(pool.network, everyone), member]
+            # No more tasks of the new domain than are kept.
+            tasks = selector_tasks(train, config, min(config.selector.tasks, KEPT["train"]))
+            learned = examples(tasks, networks, scales, config, "embed training", report)
+            checked = examples(validation, networks, scales, config, "embed validation", report)
+            statistics |= statistics_of(learned, [name], checked, [name])
+        about = {
+            "packs": {name: pack.hash},
+            "steps": {f"modulator:{name}": known},
+            "added": {name: {"config": differences(own_config(pool), config)}},
+        }
+        return extended(
+            pool,
+            {name: (modulator, strength, scales[-1])},
+            statistics,
+            joined_about(pool.about, about),
+            config,
+            Record(work / "selector.pt", metrics, report) if selector else None,
+        )
 
 
 def growth_config(pool: Pool, options: Sequence[str] = ()) -> Config:
@@ -95,7 +130,8 @@ def growth_config(pool: Pool, options: Sequence[str] = ()) -> Config:
     start = replace(config, modulator=longer)
     chosen = override(start, options)
     found = differences(start, chosen)
-    if idle := [line for line in found if not line.startswith(CHANGEABLE) or _is_fixed(line)]:
+    fixed = tuple(f"{name}:" for name in FIXED)
+    if idle := [x for x in found if not x.startswith(CHANGEABLE) or x.startswith(fixed)]:
         raise PolyshotError(
             f"The pool has decided that already ({join_names(idle)}): when a domain is added, only "
             "options of modulator, selector, shape, validation_episodes and seed can be set."
@@ -135,8 +171,7 @@ def check_addition(pool: Pool, pack: Pack, config: Config, selector: bool = True
         raise PolyshotError(
             f"The pool has the domain '{name}' already (its member{'s' * (len(taken) > 1)} "
             f"{join_names(taken)}): import the new one under another name, or remove the old one "
-            "first "
-            f"(polyshot pool remove)."
+            "first (polyshot pool remove)."
         )
     check_domains([*pool.modulators, name])
     check_sources([pack], config)
@@ -161,9 +196,7 @@ def known_examples(statistics: Statistics) -> tuple[Examples, Examples]:
 
 
 def retrained_selector(
-    statistics: Statistics,
-    config: Config,
-    record: Record,
+    statistics: Statistics, config: Config, record: Record
 ) -> tuple[Selector, dict[str, Any]]:
     """Train a selector on statistics alone; returns it and what is known about it."""
     learned, checked = known_examples(statistics)
@@ -171,99 +204,37 @@ def retrained_selector(
     return selector, about_selector(best, learned, checked)
 
 
-class _Growth:
-    """One addition; what is done lies in the folder ``work``."""
+def extended(
+    old: Pool,
+    fresh: Mapping[str, tuple[Modulator, float, float]],
+    statistics: Statistics,
+    about: dict[str, Any],
+    config: Config,
+    record: Record | None,
+) -> Pool:
+    """Return a copy of a pool with more members; its selector is trained anew where it has one.
 
-    def __init__(
-        self,
-        pool: Pool,
-        pack: Pack,
-        config: Config,
-        work: Path,
-        metrics: Metrics,
-        report: Progress | None,
-    ):
-        self.old, self.pack, self.config, self.work = pool, pack, config, work
-        self.metrics, self.report, self.device = metrics, report, pool.device
-        self.base = on_device(copy.deepcopy(pool.base), self.device)
-        self.train, self.val = (Images([pack], part, self.device) for part in ("train", "val"))
-        self.validation = validation_tasks(self.val, config)[0]
+    `fresh` has the modulator, strength and scale of each, `about` the packs, steps and additions of
+    the new pool. Without a `record` it goes without a selector.
+    """
+    new, selector = copy.deepcopy(old), None
+    if record is not None and old.selector is not None:
+        selector, about["steps"]["selector"] = retrained_selector(statistics, config, record)
+    return replace(
+        new,
+        modulators=new.modulators | {name: own for name, (own, _, _) in fresh.items()},
+        strengths=old.strengths | {name: strength for name, (_, strength, _) in fresh.items()},
+        scales=[*old.scales, *(scale for _, _, scale in fresh.values())],
+        selector=selector,
+        statistics=dict(statistics),
+        about={**new.about, **about, "edited": True},
+    ).to(old.device)
 
-    def pool(self, with_selector: bool) -> Pool:
-        """Do what is missing and put the new pool together."""
-        name, old = self.pack.domain.name, self.old
-        modulator, about = self._modulator()
-        strength = about["strength"]
-        member = fold(self.base, modulator, strength) if strength else self.base
-        scales = [*old.scales, self._scale(member)]
-        steps = {**old.about.get("steps", {}), f"modulator:{name}": about}
-        statistics, selector = {}, None
-        if old.statistics:
-            columns = [*range(len(old.members)), None]
-            statistics = {key: kept.with_members(columns) for key, kept in old.statistics.items()}
-            statistics[name] = self._statistics(
-                [*map(old.network, range(len(old.members))), member], scales
-            )
-        if with_selector and old.selector is not None:
-            selector, steps["selector"] = retrained_selector(
-                statistics, self.config, self._record("selector.pt")
-            )
-        changes = differences(own_config(old), self.config)
-        return replace(
-            copy.deepcopy(old),
-            modulators={**copy.deepcopy(old.modulators), name: modulator},
-            strengths={**old.strengths, name: strength},
-            scales=scales,
-            selector=selector,
-            statistics=statistics,
-            about={
-                **copy.deepcopy(old.about),
-                "packs": {**old.about.get("packs", {}), name: self.pack.hash},
-                "steps": steps,
-                "added": {**old.about.get("added", {}), name: {"config": changes}},
-                "edited": True,
-            },
-        ).to(self.device)
 
-    def _modulator(self) -> tuple[Modulator, dict[str, Any]]:
-        """Train the modulator, or read it, if that is done."""
-        file = self.work / "modulator.safetensors"
-        record = self._record("modulator.pt")
-        ensure_modulator(file, self.base, self.train, 0, self.validation, self.config, record)
-        return read_modulator(file, self.base, self.old.kind, self.device)
-
-    def _record(self, checkpoint: str) -> Record:
-        return Record(self.work / checkpoint, self.metrics, self.report)
-
-    def _scale(self, member: ResNet) -> float:
-        """Find the scale of the new member, on validation episodes of the new domain.
-
-        The others' scales suit all sources, and a single domain may be easier than these: what is
-        measured is how much larger than the base's the member's scale should be.
-        """
-        tasks, metric = self.validation, self.config.metric
-        own, base = (
-            fit_scale([network_logits(tasks, network, metric)]) for network in (member, self.base)
-        )
-        return self.old.scales[0] * own / base
-
-    def _statistics(self, members: Sequence[Network], scales: Sequence[float]) -> SourceTasks:
-        """Let all members answer tasks of the new domain, no more of them than are kept."""
-        config = self.config
-        count = min(config.selector.tasks, KEPT["train"])
-        learned = selector_tasks(self.train, config, count)
-        return SourceTasks(
-            sample(
-                "train",
-                *examples(learned, members, scales, config, "embed training", self.report),
-            ),
-            sample(
-                "val",
-                *examples(
-                    [self.validation], members, scales, config, "embed validation", self.report
-                ),
-            ),
-        )
+def joined_about(first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+    """Join what two pools tell of packs, steps and additions; what both know is the second's."""
+    keys = ("packs", "steps", "added")
+    return {key: {**first.get(key, {}), **then.get(key, {})} for key in keys}
 
 
 def _joined(samples: Sequence[TaskSample]) -> Examples:
@@ -275,7 +246,3 @@ def _joined(samples: Sequence[TaskSample]) -> Examples:
         accuracy.where(~accuracy.isnan(), 0.0),
         likelihood.where(~likelihood.isnan(), -torch.inf),
     )
-
-
-def _is_fixed(difference: str) -> bool:
-    return difference.partition(":")[0] in FIXED

@@ -15,15 +15,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from polyshot.config import Config, Layer
-from polyshot.data.pack import Pack
 from polyshot.data.table import Batch, Batches, Images
 from polyshot.errors import PolyshotError
 from polyshot.models.backbone import Act, Site, affine, sites_of, walk_through
 from polyshot.models.modulators import Kind, Modulator, at_tap, fold
 from polyshot.models.resnet import ResNet
 from polyshot.training import parallel
-from polyshot.training.base import BaseStep, Classifier, learn_base
-from polyshot.training.loop import Record
+from polyshot.training.base import BaseStep, Classifier
 from polyshot.training.modulators import Strength, choose_strength
 from polyshot.training.step import Best
 from polyshot.training.validation import class_accuracies
@@ -39,12 +37,7 @@ class JointClassifier(Classifier):
     """
 
     def __init__(
-        self,
-        base: ResNet,
-        classes: int,
-        kind: Kind,
-        sizes: Sequence[int],
-        layer: Layer = "linear",
+        self, base: ResNet, classes: int, kind: Kind, sizes: Sequence[int], layer: Layer = "linear"
     ):
         super().__init__(base, classes, layer)
         self.kind, self.sizes = kind, list(sizes)
@@ -201,18 +194,3 @@ def rows_of_sources(sizes: Sequence[int], sampling: float, batch: int) -> list[i
     for i in by_remainder[: batch - sum(rows)]:
         rows[i] += 1
     return rows
-
-
-def train_joint(
-    packs: Sequence[Pack],
-    config: Config,
-    device: torch.device,
-    record: Record,
-    start: Path | None = None,
-) -> tuple[ResNet, Best, list[tuple[Modulator, Strength, Best]]]:
-    """Train base and modulators; returns the base in evaluation mode, and a member a source."""
-    train, val = (Images(packs, part, device) for part in ("train", "val"))
-    step = JointStep(train, val, config, start)
-    best = learn_base(step, record)
-    step.module.eval().requires_grad_(False)
-    return step.module.base, best, [step.member(i, best) for i in range(len(packs))]

@@ -11,8 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -22,12 +20,10 @@ from torch import Tensor
 
 from polyshot.errors import PolyshotError
 from polyshot.training import parallel
-from polyshot.training.metrics import Metrics
-from polyshot.training.step import Best, Group, Schedule, Step
+from polyshot.training.step import Best, Group, Record, Schedule, Step
 from polyshot.util import counter_rng
 from polyshot.util.device import fast, in_one_piece
 from polyshot.util.files import read_checkpoint, write_checkpoint
-from polyshot.util.progress import Progress
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """What is obeyed between updates, never inside one."""
@@ -37,21 +33,11 @@ MOST_SKIPPED = 20
 """Updates in a row without a finite loss and gradient after which a training is given up."""
 
 
-@dataclass(frozen=True)
-class Record:
-    """Where a training writes what it does."""
-
-    checkpoint: Path
-    """The file to go on from after an interruption."""
-    metrics: Metrics
-    report: Progress | None = None
-    """Called with the step's name, images done and images in all."""
-
-
 def learn(step: Step, schedule: Schedule, record: Record, seed: int) -> Best:
     """Train until the schedule's end, from the checkpoint if there is one.
 
-    Afterwards the module holds the best state by validation. Ctrl-C and SIGTERM leave a checkpoint.
+    Afterwards the module holds the best state by validation, and the step is closed in any case.
+    Ctrl-C and SIGTERM leave a checkpoint.
     """
     device = next(step.module.parameters()).device
     devices = [device] if device.type == "cuda" else []
@@ -64,6 +50,8 @@ def learn(step: Step, schedule: Schedule, record: Record, seed: int) -> Best:
             f"The GPU's memory is full in the step '{step.name}': try {option}={max(1, value // 2)}"
             " in a new run."
         ) from None
+    finally:
+        step.close()
 
 
 class _Loop:

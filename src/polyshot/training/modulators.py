@@ -13,24 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from polyshot.config import Config
-from polyshot.data.augment import augment
-from polyshot.data.table import Images, Prefetch
+from polyshot.data.table import Images
 from polyshot.models.backbone import sites_of
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.models.modulators import Kind, Modulator, fold, member_parameters
 from polyshot.models.resnet import ResNet
-from polyshot.models.views import normalise
 from polyshot.tasks import Tasks
-from polyshot.training.loop import Record, learn
-from polyshot.training.step import Best, Group, Schedule
-from polyshot.training.validation import class_accuracies, source_sampler
+from polyshot.training.episodic import EpisodeStep
+from polyshot.training.loop import learn
+from polyshot.training.step import Best, Group, Record, Schedule
+from polyshot.training.validation import class_accuracies
 from polyshot.util import counter_rng
-from polyshot.util.device import bf16_on, graphed
 from polyshot.util.files import read_weights, write_weights
 
 RESAMPLINGS = 2000
@@ -38,21 +35,18 @@ RELIABLE = 0.2
 """A gain counts if it is above zero in all but this share of the resamplings of classes."""
 
 
-class ModulatorStep:
+class ModulatorStep(EpisodeStep):
     """What the loop needs to train one modulator.
 
     The module holds the distance from the identity, so that weight decay pulls towards the base.
     """
 
     section = "modulator"
-    shared = False
+    module: Modulator
 
     def __init__(self, base: ResNet, train: Images, source: int, validation: Tasks, config: Config):
-        own, self.config, self._base = config.modulator, config, base
-        self._pack, self._validation = train.packs[source], validation
-        self.name = f"modulator:{self._pack.domain.name}"
-        shape = own.shape
-        self.images = own.episodes * shape.way * (shape.shot + shape.queries)
+        own, self.config, self._base, self._validation = config.modulator, config, base, validation
+        self.name = f"modulator:{train.packs[source].domain.name}"
         self.memory = ("modulator.episodes", own.episodes)
         self._identity = Modulator(sites_of(base), own.kind).to(train.device)
         self._identity.requires_grad_(False)
@@ -61,14 +55,9 @@ class ModulatorStep:
             for parameter in self.module.parameters():
                 parameter.zero_()
         self._member: nn.Module = _Member(base, self._identity, self.module)
-        self._train = train
-        self._mirror = torch.tensor(self._pack.domain.mirror, device=train.device)
-        self._seed = counter_rng.key("modulator", config.seed, source)
-        count = max(1, own.steps * own.episodes)
-        drawn = source_sampler(self._pack, "train", shape, self._seed)(0, count)
-        ids = torch.cat([drawn.support, drawn.query], 2)  # [all episodes, W, S + Q]
-        self._places = torch.split(train.places(source, ids).flatten(), self.images)
-        self._prefetch = None if train.resident else Prefetch(self._take, max(0, own.steps - 1))
+        seed = counter_rng.key("modulator", config.seed, source)
+        sources = torch.full((max(1, own.steps), own.episodes), source)
+        super().__init__(train, own, sources, {source: seed}, seed)
 
     def groups(self) -> list[Group]:
         """Decay everything: every parameter is a distance from the base."""
@@ -76,27 +65,15 @@ class ModulatorStep:
 
     def ready(self) -> None:
         """Record the member's pass as a CUDA graph."""
-        if self._train.device.type == "cuda":
-            side = self.config.size
-            self._member = graphed(self._member, (self.images, 3, side, side), self._train.device)
+        self._member = self.recorded(self._member)
 
     def loss(self, number: int) -> Tensor:
         """Cross-entropy of prototypes, squared distance / sqrt(d), all episodes in one forward."""
-        own, shape = self.config.modulator, self.config.modulator.shape
-        taken = self._prefetch(number) if self._prefetch else self._take(number)
-        images = self._train.bring(taken)
-        pixels = augment(images, own.augment, self._seed, number, self._mirror)
-        ready = normalise(pixels).contiguous(memory_format=torch.channels_last)
-        with bf16_on(images.device):
-            embeddings = self._member(ready)
-        grouped = embeddings.float().view(own.episodes, shape.way, -1, embeddings.shape[-1])
-        centres = prototypes(grouped[:, :, : shape.shot])  # [E, W, d]
-        queries = grouped[:, :, shape.shot :].flatten(1, 2)  # [E, W * Q, d]
-        scale = 1 / math.sqrt(embeddings.shape[-1])
-        logits = prototype_logits(queries, centres, "euclidean", scale)  # [E, W * Q, W]
-        ways = torch.arange(shape.way, device=logits.device)
-        labels = ways.repeat_interleave(shape.queries).repeat(own.episodes)
-        return F.cross_entropy(logits.flatten(0, 1), labels)
+        batch = self.batch(number, self._member)
+        assert batch.embeddings is not None
+        support, query = batch.split(batch.embeddings)
+        scale = 1 / math.sqrt(query.shape[-1])
+        return batch.cross_entropy(prototype_logits(query, prototypes(support), "euclidean", scale))
 
     def validate(self) -> float:
         """Accuracy on episodes of the source's validation classes, at full strength."""
@@ -117,17 +94,9 @@ class ModulatorStep:
         result.load_state_dict({name: value.detach() for name, value in values.items()})
         return result
 
-    def close(self) -> None:
-        """Stop reading images ahead."""
-        if self._prefetch:
-            self._prefetch.close()
-
     def _accuracy(self, strength: float) -> Tensor:
         member = fold(self._base, self.modulator(), strength)
         return class_accuracies(self._validation, member, self.config.metric)
-
-    def _take(self, number: int) -> Tensor:
-        return self._train.take(self._places[number])
 
 
 class _Member(nn.Module):
@@ -167,18 +136,13 @@ def choose_strength(
 ) -> Strength:
     """Choose the strength with the largest gain, or the next smaller one whose gain is reliable.
 
-    Args:
-        accuracy: of each strength, 0 among them, [E, W] a class of an episode.
-        classes: int64 [E, W] which class that is.
-        candidates: strengths to choose from; a single one is taken as it is.
-        seed: of the resampling.
-
+    `accuracy` is that of each strength, 0 among them, [E, W] a class of an episode, and `classes`
+    [E, W] which class that is. A single candidate is taken as it is.
     """
-    gains = {s: float((accuracy[s] - accuracy[0.0]).mean()) for s in candidates}
-    lower = {
-        s: resampled_gain(accuracy[s] - accuracy[0.0], classes, seed).quantile(RELIABLE).item()
-        for s in candidates
-    }
+    gain = {s: accuracy[s] - accuracy[0.0] for s in candidates}
+    gains = {s: float(gain[s].mean()) for s in candidates}
+    resampled = {s: resampled_gain(gain[s], classes, seed) for s in candidates}
+    lower = {s: resampled[s].quantile(RELIABLE).item() for s in candidates}
     if len(candidates) == 1:
         return Strength(candidates[0], gains, lower)
     best = max(candidates, key=lambda s: (gains[s], -s))
@@ -195,67 +159,31 @@ def resampled_gain(gain: Tensor, classes: Tensor, seed: int) -> Tensor:
     zeros = torch.zeros(count, dtype=torch.float64)
     total = zeros.scatter_add(0, index.flatten(), gain.double().flatten())
     weight = zeros.scatter_add(0, index.flatten(), torch.ones(index.numel(), dtype=torch.float64))
-    random = counter_rng.uniform(
-        counter_rng.key("classes", seed), torch.arange(RESAMPLINGS), count
-    )  # [classes, resamplings]
+    key = counter_rng.key("classes", seed)
+    random = counter_rng.uniform(key, torch.arange(RESAMPLINGS), count)  # [classes, resamplings]
     drawn = (random * count).long()
     return total[drawn].sum(0) / weight[drawn].sum(0)
 
 
-def train_modulator(
-    base: ResNet,
-    train: Images,
-    source: int,
-    validation: Tasks,
-    config: Config,
-    record: Record,
-) -> tuple[Modulator, Strength, Best]:
+def train_modulator(step: ModulatorStep, record: Record) -> tuple[Modulator, Strength, Best]:
     """Train the modulator of one source and choose its strength."""
-    own = config.modulator
-    schedule = Schedule(own.steps, "adam", own.rate, own.weight_decay, own.clip, own.validate_every)
-    step = ModulatorStep(base, train, source, validation, config)
-    try:
-        best = learn(step, schedule, record, config.seed)
-    finally:
-        step.close()
+    own, name = step.config.modulator, f"{step.name}:strength"
+    best = learn(step, Schedule.of(own), record, step.config.seed)
     chosen = step.strength()
-    record.metrics.forget(f"{step.name}:strength", -1)
-    record.metrics.write(
-        f"{step.name}:strength",
-        own.steps,
-        strength=chosen.value,
-        gains={str(s): round(gain, 5) for s, gain in chosen.gains.items()},
-        gains_resampled={str(s): round(gain, 5) for s, gain in chosen.lower.items()},
+    gains, lower = (
+        {str(s): round(gain, 5) for s, gain in each.items()}
+        for each in (chosen.gains, chosen.lower)
     )
+    record.metrics.forget(name, -1)
+    record.metrics.write(name, own.steps, strength=chosen.value, gains=gains, gains_resampled=lower)
     return step.modulator(), chosen, best
 
 
-def about_modulator(strength: Strength, best: Best) -> dict[str, Any]:
-    """Describe a modulator: its strength, what it gains over the base, how it came about."""
-    return {
-        "strength": strength.value,
-        "gain": strength.gains.get(strength.value, 0.0),
-        "validation": best.value,
-        "best": best.number,
-        "skipped": best.skipped,
-    }
-
-
-def ensure_modulator(
-    file: Path,
-    base: ResNet,
-    train: Images,
-    source: int,
-    validation: Tasks,
-    config: Config,
-    record: Record,
-) -> None:
-    """Train the modulator of one source into a file, unless the file is there."""
-    if file.exists():
-        return
-    modulator, strength, best = train_modulator(base, train, source, validation, config, record)
-    write_weights(file, modulator.state_dict(), about_modulator(strength, best))
-    record.checkpoint.unlink(missing_ok=True)
+def write_modulator(file: Path, modulator: Modulator, strength: Strength, best: Best) -> None:
+    """Keep a modulator with its strength, what it gains over the base, and how it came about."""
+    gain = strength.gains.get(strength.value, 0.0)
+    about = {"strength": strength.value, "gain": gain, **best.about()}
+    write_weights(file, modulator.state_dict(), about)
 
 
 def read_modulator(

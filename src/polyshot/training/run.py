@@ -5,6 +5,7 @@ step in work, ``steps/`` with the results of steps that are done, and the pool.
 """
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -12,29 +13,29 @@ import torch
 from polyshot.config import Config, to_dict
 from polyshot.data.pack import Pack
 from polyshot.data.table import Images
-from polyshot.errors import PolyshotError, did_you_mean
+from polyshot.errors import PolyshotError, unknown
 from polyshot.pool.pool import Pool
 from polyshot.pool.statistics import to_tensors
 from polyshot.tasks import Tasks
 from polyshot.training import parallel
-from polyshot.training.base import initial_base, train_base
+from polyshot.training.base import BaseStep, initial_base
 from polyshot.training.clusters import check_clusters, known_members, write_members
 from polyshot.training.folder import Artifacts, check_sources, enter
-from polyshot.training.joint import train_joint
-from polyshot.training.loop import Record
-from polyshot.training.metrics import Metrics
-from polyshot.training.modulators import about_modulator, ensure_modulator
+from polyshot.training.joint import JointStep
+from polyshot.training.loop import learn
+from polyshot.training.modulators import ModulatorStep, train_modulator, write_modulator
 from polyshot.training.selector import (
     about_selector,
     examples,
     fewer_tasks,
-    fit_scale,
+    network_scale,
     sights,
     statistics_of,
     train_attention,
     train_selector,
 )
-from polyshot.training.validation import network_logits, selector_tasks, validation_tasks
+from polyshot.training.step import Metrics, Record, Schedule
+from polyshot.training.validation import selector_tasks, validation_tasks
 from polyshot.util.files import read_json, read_weights, write_json, write_weights
 from polyshot.util.progress import Progress
 
@@ -69,10 +70,7 @@ def train(
 
     """
     if step not in (*STEPS, "all"):
-        known = ", ".join((*STEPS, "all"))
-        raise PolyshotError(
-            f"There is no step '{step}', only {known}.{did_you_mean(step, (*STEPS, 'all'))}"
-        )
+        raise unknown("step", step, (*STEPS, "all"))
     check_sources(packs, config)
     check_clusters(packs, config)
     if start is not None:
@@ -86,7 +84,7 @@ def train(
                 write_weights(base_file, *read_weights(trained_base))
         parallel.wait()
         run = _Run(packs, config, out, where, progress, start)
-        try:
+        with closing(run.metrics):
             for name in STEPS if step == "all" else (step,):
                 if name == "base":
                     run.base()
@@ -100,8 +98,6 @@ def train(
                 pool = run.pool()
             parallel.wait()
             return pool if parallel.rank() == 0 else Pool.load(run.out / "pool", where)
-        finally:
-            run.metrics.close()
 
 
 class _Run:
@@ -126,19 +122,16 @@ class _Run:
         """Step 1, by all processes together."""
         if self.done.base_file.exists():
             return
-        record = self._record(self.done.base_file)
-        if self.config.joint:
-            base, best, members = train_joint(
-                self.packs, self.config, self.device, record, self.start
-            )
-            files = self.done.modulator_files.values()
-            for file, (modulator, strength, reached) in zip(files, members, strict=True):
-                write_weights(file, modulator.state_dict(), about_modulator(strength, reached))
-        else:
-            base, best = train_base(self.packs, self.config, self.device, record, self.start)
+        record, config = self._record(self.done.base_file), self.config
+        train, val = (Images(self.packs, part, self.device) for part in ("train", "val"))
+        step = (JointStep if config.joint else BaseStep)(train, val, config, self.start)
+        best = learn(step, Schedule.of(config.base), record, config.seed)
+        step.module.eval().requires_grad_(False)
+        if isinstance(step, JointStep):
+            for i, file in enumerate(self.done.modulator_files.values()):
+                write_modulator(file, *step.member(i, best))
         if parallel.rank() == 0:
-            about = {"validation": best.value, "best": best.number, "skipped": best.skipped}
-            write_weights(self.done.base_file, base.state_dict(), about)
+            write_weights(self.done.base_file, step.module.base.state_dict(), best.about())
             record.checkpoint.unlink(missing_ok=True)
 
     def modulators(self) -> None:
@@ -149,18 +142,18 @@ class _Run:
         if not self.members:
             write_members(self.packs, self.done.base(), self.config, self.out, self.device)
             self._name_members()
-        missing = [
-            i for i, file in enumerate(self.done.modulator_files.values()) if not file.exists()
-        ]
-        if not missing:
+        if self.done.trained():
             return
         base = self.done.base()
         train = Images([member.pack for member in self.members], "train", self.device)
         validation = validation_tasks(Images(self.packs, "val", self.device), self.config)
-        for i in missing:
-            file = self.done.modulator_files[self.members[i].name]
-            tasks = validation[self.members[i].source]
-            ensure_modulator(file, base, train, i, tasks, self.config, self._record(file))
+        for i, member in enumerate(self.members):
+            file, tasks = self.done.modulator_files[member.name], validation[member.source]
+            if not file.exists():
+                record = self._record(file)
+                step = ModulatorStep(base, train, i, tasks, self.config)
+                write_modulator(file, *train_modulator(step, record))
+                record.checkpoint.unlink(missing_ok=True)
 
     def selector(self) -> None:
         """Step 3, after the scales: ties between members are broken by their likelihoods."""
@@ -284,10 +277,7 @@ class _Run:
         val = Images(self.packs, "val", self.device)
         sets = validation_tasks(val, self.config)
         networks, metric = self.done.networks(), self.config.metric
-        found = {
-            net: fit_scale([network_logits(tasks, net, metric) for tasks in sets])
-            for net in set(networks)
-        }
+        found = {net: network_scale(sets, net, metric) for net in set(networks)}
         scales = [found[net] for net in networks]
         write_json(self.done.scales_file, {"members": members, "scales": scales})
         return scales

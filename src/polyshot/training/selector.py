@@ -3,7 +3,7 @@
 First the paper's selector, then URT's attention over the members, which learns from the same tasks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyshot.config import Config
-from polyshot.models.heads import prepared, prototypes
+from polyshot.models.heads import Metric, prepared, prototypes
 from polyshot.models.selector import MemberAttention, Selector, task_embedding
 from polyshot.pool.statistics import Part, SourceTasks, TaskSample, sample
 from polyshot.tasks import Network, Tasks
-from polyshot.training.loop import Record, learn
-from polyshot.training.step import Best, Group, Schedule, decayed_by_kind
-from polyshot.training.validation import hits, log_likelihood, logits_by_class
+from polyshot.training.loop import learn
+from polyshot.training.step import Best, Record, Schedule, Step
+from polyshot.training.validation import hits, log_likelihood, logits_by_class, network_logits
 from polyshot.util import counter_rng
 from polyshot.util.device import seeded
 from polyshot.util.progress import Progress
@@ -31,15 +31,8 @@ LARGEST = 2**24
 """Numbers of prototypes that are kept of each source."""
 
 
-class Examples(NamedTuple):
-    """Tasks as the selector sees them, T of them, and how M members do on each."""
-
-    tasks: Tensor
-    """``[T, d]`` mean base embedding of the support set, to unit norm if asked for."""
-    accuracy: Tensor
-    """``[T, M]`` on the queries."""
-    likelihood: Tensor
-    """``[T, M]`` mean log probability of the right answer."""
+class Examples(TaskSample):
+    """Tasks as the selector sees them, and how each member does on them: a sample in full."""
 
     def best(self) -> Tensor:
         """Return the most accurate member, ties broken by the likelihood: ``[T]``."""
@@ -48,36 +41,42 @@ class Examples(NamedTuple):
         return self.likelihood.where(self.accuracy == top, -torch.inf).argmax(1)
 
 
-class SelectorStep:
+class TaskStep(Step):
+    """A step that learns from tasks as members see them; its settings are the selector's."""
+
+    section = "selector"
+
+    def __init__(self, config: Config):
+        self.images = config.selector.batch
+        self.memory = ("selector.batch", self.images)
+        self._seed = counter_rng.key(self.name, config.seed)
+
+    def some(self, number: int, count: int) -> Tensor:
+        """Draw the tasks of an update from so many: int64 [batch]."""
+        rows = torch.arange(self.images)
+        random = counter_rng.uniform(counter_rng.key(self._seed, number), rows, 1)[0]
+        return (random * count).long()
+
+
+class SelectorStep(TaskStep):
     """What the loop needs to train the selector, on the CPU: it is too small for anything else."""
 
-    name = section = "selector"
-    shared = False
+    name = "selector"
+    module: Selector
 
     def __init__(self, train: Examples, val: Examples, config: Config):
-        own = config.selector
-        self.images, self.memory = own.batch, ("selector.batch", own.batch)
+        super().__init__(config)
         self._train, self._val, self._labels = train, val, train.best()
-        self._seed = counter_rng.key("selector", config.seed)
-        members = train.accuracy.shape[1]
+        own, members = config.selector, train.accuracy.shape[1]
         with seeded("selector weights", config.seed):
             self.module = Selector(train.tasks.shape[1], members, own.hidden, own.dropout)
         if own.standardise:
             self.module.standardise(train.tasks)
 
-    def groups(self) -> list[Group]:
-        """Decay the matrices."""
-        return decayed_by_kind(self.module.parameters())
-
-    def ready(self) -> None:
-        """Nothing to prepare."""
-
     def loss(self, number: int) -> Tensor:
         """Cross-entropy of the best member on a random batch of tasks."""
         self.module.train()
-        rows = torch.arange(self.images)
-        random = counter_rng.uniform(counter_rng.key(self._seed, number), rows, 1)[0]
-        chosen = (random * len(self._labels)).long()
+        chosen = self.some(number, len(self._labels))
         return F.cross_entropy(self.module(self._train.tasks[chosen]), self._labels[chosen])
 
     def validate(self) -> float:
@@ -97,32 +96,42 @@ def examples(
     report: Progress | None = None,
 ) -> Examples:
     """Let every member (the base first) answer every task; images are embedded once a network."""
+
+    def look(support: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
+        return task_embedding(support), logits_by_class(support, query, config.metric)
+
     parts: list[Examples] = []
-    pairs = list(zip(members, scales, strict=True))
-    total = len(set(pairs)) * sum(tasks.table.count for tasks in sets)
-    done = 0
+    for found in _looks(sets, members, look, name, report):
+        inputs = F.normalize(found[0][0], dim=-1) if config.selector.standardise else found[0][0]
+        accuracy = [hits(logits) for _, logits in found]  # [E, W, Q] each
+        pairs = zip(scales, found, strict=True)
+        likelihood = [log_likelihood(scale * logits) for scale, (_, logits) in pairs]
+        means = (torch.stack([x.mean((1, 2)) for x in each], 1) for each in (accuracy, likelihood))
+        parts.append(Examples(inputs.cpu(), *(mean.cpu() for mean in means)))
+    return Examples(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+
+
+def _looks(
+    sets: Sequence[Tasks],
+    members: Sequence[Network],
+    look: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    name: str,
+    report: Progress | None,
+) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Yield what each member makes of the embeddings of each set, support and query.
+
+    A modulator of strength 0 is the base itself: each network is asked once.
+    """
+    networks, done = list(dict.fromkeys(members)), 0
+    total = len(networks) * sum(tasks.table.count for tasks in sets)
     for tasks in sets:
-        found: dict[tuple[Network, float], tuple[Tensor, Tensor]] = {}
-        inputs = torch.empty(0)
-        for member, scale in pairs:
-            if (member, scale) in found:  # a modulator of strength 0
-                continue
-            support, query = tasks.embedded(member)
-            if not found:
-                inputs = task_embedding(support)
-            logits = logits_by_class(support, query, config.metric)  # [E, W, Q, W]
-            likelihood = log_likelihood(scale * logits).mean((1, 2))
-            found[member, scale] = hits(logits).mean((1, 2)), likelihood
+        found = {}
+        for network in networks:
+            found[network] = look(*tasks.embedded(network))
             done += tasks.table.count
             if report:
                 report(name, done, total)
-        if config.selector.standardise:
-            inputs = F.normalize(inputs, dim=-1)
-        accuracy, likelihoods = (
-            torch.stack([found[pair][i] for pair in pairs], 1).cpu() for i in range(2)
-        )
-        parts.append(Examples(inputs.cpu(), accuracy, likelihoods))
-    return Examples(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+        yield [found[member] for member in members]
 
 
 def train_selector(
@@ -130,16 +139,8 @@ def train_selector(
 ) -> tuple[Selector, Best]:
     """Train the selector; returns it in evaluation mode with the best state by validation."""
     step = SelectorStep(train, val, config)
-    best = learn(step, selector_schedule(config), record, config.seed)
+    best = learn(step, Schedule.of(config.selector), record, config.seed)
     return step.module.eval().requires_grad_(False), best
-
-
-def selector_schedule(config: Config) -> Schedule:
-    """Say how step 3 is optimised."""
-    own = config.selector
-    return Schedule(
-        own.steps, "adam", own.learning_rate, own.weight_decay, own.clip, own.validate_every
-    )
 
 
 def statistics_of(
@@ -181,6 +182,11 @@ def fit_scale(logits: Sequence[Tensor]) -> float:
     return best
 
 
+def network_scale(sets: Sequence[Tasks], network: Network, metric: Metric) -> float:
+    """Find the scale of a network's prototype logits with the highest likelihood."""
+    return fit_scale([network_logits(tasks, network, metric) for tasks in sets])
+
+
 def about_selector(best: Best, learned: Examples, checked: Examples) -> dict[str, Any]:
     """Describe a selector: how good its choices are, and which members were best how often."""
     return {
@@ -200,35 +206,25 @@ class Sights(NamedTuple):
     """Of each member's prototypes, ``[T, M, W, Q, W]``."""
 
 
-class UrtStep:
-    """What the loop needs to train the attention; its settings are the selector's."""
+class UrtStep(TaskStep):
+    """What the loop needs to train the attention."""
 
-    name, section = "urt", "selector"
-    shared = False
+    name = "urt"
+    module: MemberAttention
 
     def __init__(self, train: Sights, val: Sights, config: Config):
-        own = config.selector
-        self.images, self.memory = own.batch, ("selector.batch", own.batch)
+        super().__init__(config)
         self._train, self._val = train, val
-        self._seed = counter_rng.key("urt", config.seed)
         with seeded("urt weights", config.seed):
             self.module = MemberAttention(train.prototypes.shape[-1])
         self.module.to(train.prototypes.device)
 
-    def groups(self) -> list[Group]:
-        """Decay the matrices."""
-        return decayed_by_kind(self.module.parameters())
-
-    def ready(self) -> None:
-        """Nothing to prepare."""
-
     def loss(self, number: int) -> Tensor:
         """Cross-entropy of the queries on a random batch of tasks, and how alike the heads are."""
-        rows = torch.arange(self.images)
-        random = counter_rng.uniform(counter_rng.key(self._seed, number), rows, 1)[0]
-        chosen = (random * len(self._train.logits)).long().to(self._train.logits.device)
+        logits = self._train.logits
+        chosen = self.some(number, len(logits)).to(logits.device)
         attention = self.module.attention(self._train.prototypes[chosen])  # [B, heads, M]
-        mixed = _mixed(attention.mean(1), self._train.logits[chosen])
+        mixed = _mixed(attention.mean(1), logits[chosen])
         alike = attention @ attention.mT - torch.eye(attention.shape[1], device=attention.device)
         return APART * alike.square().sum((1, 2)).mean() - log_likelihood(mixed).mean()
 
@@ -248,26 +244,15 @@ def sights(
     report: Progress | None = None,
 ) -> Sights:
     """Let every member look at every task; images are embedded once a network."""
+
+    def look(support: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
+        centres = F.normalize(prototypes(prepared(support, config.metric)), dim=-1)  # [E, W, d]
+        return centres, logits_by_class(support, query, config.metric)
+
     parts: list[Sights] = []
-    total, done = len(members) * sum(tasks.table.count for tasks in sets), 0
-    for tasks in sets:
-        seen: dict[Network, tuple[Tensor, Tensor]] = {}
-        for member in members:
-            if member not in seen:
-                support, query = tasks.embedded(member)
-                ready = prepared(support, config.metric)
-                centres = F.normalize(prototypes(ready), dim=-1)  # [E, W, d]
-                seen[member] = centres, logits_by_class(support, query, config.metric)
-            done += tasks.table.count
-            if report:
-                report(name, done, total)
-        pairs = list(zip(members, scales, strict=True))
-        parts.append(
-            Sights(
-                torch.stack([seen[member][0] for member, _ in pairs], 1),
-                torch.stack([scale * seen[member][1] for member, scale in pairs], 1),
-            )
-        )
+    for found in _looks(sets, members, look, name, report):
+        logits = [scale * each for scale, (_, each) in zip(scales, found, strict=True)]
+        parts.append(Sights(torch.stack([own for own, _ in found], 1), torch.stack(logits, 1)))
     return Sights(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 
@@ -287,7 +272,7 @@ def train_attention(
 ) -> tuple[MemberAttention, Best]:
     """Train the attention; returns it in evaluation mode with the best state by validation."""
     step = UrtStep(train, val, config)
-    best = learn(step, selector_schedule(config), record, config.seed)
+    best = learn(step, Schedule.of(config.selector), record, config.seed)
     return step.module.eval().requires_grad_(False), best
 
 

@@ -10,11 +10,11 @@ trained before stays where it is, only the addition lies beside it, as
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -27,18 +27,19 @@ from polyshot.pool.pool import Pool
 from polyshot.tasks import Tasks
 from polyshot.training.base import initial_base
 from polyshot.training.clusters import check_clusters
-from polyshot.training.episodic import Learner, Plan, train_learner
+from polyshot.training.episodic import EpisodicStep, Learner, train_learner
 from polyshot.training.folder import Artifacts, check_sources, device_name, identity
-from polyshot.training.loop import Record
-from polyshot.training.metrics import Metrics
 from polyshot.training.run import train
-from polyshot.training.selector import fit_scale
-from polyshot.training.validation import network_logits, validation_tasks
+from polyshot.training.selector import network_scale
+from polyshot.training.step import Metrics, Plan, Record
+from polyshot.training.validation import validation_tasks
 from polyshot.util import counter_rng
 from polyshot.util.device import on_device
 from polyshot.util.files import locked, read_json, read_weights, write_json, write_weights
 from polyshot.util.hashing import digest
 from polyshot.util.progress import Progress
+
+AnyLearner = TypeVar("AnyLearner", bound=Learner)
 
 
 @dataclass(frozen=True)
@@ -160,8 +161,8 @@ class TrainingRun:
         return on_device(initial_base(self.config), self.device)
 
     def learned(
-        self, name: str, make: Callable[[], Learner], plan: Plan
-    ) -> tuple[Learner, dict[str, Any]]:
+        self, name: str, make: Callable[[], AnyLearner], plan: Plan
+    ) -> tuple[AnyLearner, dict[str, Any]]:
         """Train a learner, or read it: the learner in evaluation mode, and what is known of it.
 
         `name` must tell apart learners of one run whose `make` differs; plans are told apart here.
@@ -172,21 +173,11 @@ class TrainingRun:
             learner = make()
             if not file.exists():
                 checkpoint = file.with_suffix(".pt")
-                metrics = Metrics(file.with_name(f"{file.stem}-metrics.jsonl"))
-                try:
-                    best = train_learner(
-                        name,
-                        learner,
-                        self.images("train"),
-                        self.validation,
-                        plan,
-                        self.config.seed,
-                        Record(checkpoint, metrics, self.report),
-                    )
-                finally:
-                    metrics.close()
-                about = {"validation": best.value, "best": best.number, "skipped": best.skipped}
-                write_weights(file, learner.state_dict(), about)
+                images, seed = self.images("train"), self.config.seed
+                step = EpisodicStep(name, learner, images, self.validation, plan, seed)
+                with closing(Metrics(file.with_name(f"{file.stem}-metrics.jsonl"))) as metrics:
+                    best = train_learner(step, Record(checkpoint, metrics, self.report))
+                write_weights(file, learner.state_dict(), best.about())
                 checkpoint.unlink(missing_ok=True)
         weights, known = read_weights(file)
         learner.load_state_dict(weights)
@@ -204,8 +195,7 @@ class TrainingRun:
 
     def scale(self, network: ResNet) -> float:
         """Find the scale of a network's prototype logits with the highest likelihood."""
-        metric = self.config.metric
-        return fit_scale([network_logits(tasks, network, metric) for tasks in self.validation])
+        return network_scale(self.validation, network, self.config.metric)
 
     def images(self, part: str) -> Images:
         """Return the sources' images of one part of their classes, loaded once."""

@@ -31,21 +31,20 @@ def source_sampler(pack: Pack, part: str, shape: EpisodeShape, seed: int) -> Epi
 
 def validation_tasks(val: Images, config: Config, frozen: bool = False) -> list[Tasks]:
     """Draw the validation episodes of every source; with `frozen`, for networks that stay."""
-    count, seed = config.validation_episodes, counter_rng.key("validation", config.seed)
-    samplers = [source_sampler(pack, "val", config.shape, seed) for pack in val.packs]
-    return [
-        draw_tasks(val, i, sampler, count, config.views, frozen)
-        for i, sampler in enumerate(samplers)
-    ]
+    seed = counter_rng.key("validation", config.seed)
+    return _drawn(val, "val", config, config.validation_episodes, seed, frozen)
 
 
 def selector_tasks(train: Images, config: Config, count: int) -> list[Tasks]:
     """Draw training episodes of every source, for who learns on embeddings of the members."""
-    seed = counter_rng.key("tasks", config.seed)
-    samplers = [source_sampler(pack, "train", config.shape, seed) for pack in train.packs]
-    return [
-        draw_tasks(train, i, sampler, count, config.views) for i, sampler in enumerate(samplers)
-    ]
+    return _drawn(train, "train", config, count, counter_rng.key("tasks", config.seed))
+
+
+def _drawn(
+    images: Images, part: str, config: Config, count: int, seed: int, frozen: bool = False
+) -> list[Tasks]:
+    samplers = [source_sampler(pack, part, config.shape, seed) for pack in images.packs]
+    return [draw_tasks(images, i, s, count, config.views, frozen) for i, s in enumerate(samplers)]
 
 
 def logits_by_class(support: Tensor, query: Tensor, metric: Metric) -> Tensor:
