@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from polyshot.data.augment import WEAK, augment
 from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack
-from polyshot.data.toy.packs import draw_packs
+from polyshot.data.toy import draw_packs
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.util.counter_rng import key, uniform

@@ -13,7 +13,7 @@ from pathlib import Path
 from polyshot import Pack, Pool, import_source, train
 from polyshot.config import override, preset
 from polyshot.data.importer import ImportOptions
-from polyshot.data.toy.packs import keep_packs
+from polyshot.data.toy import keep_packs
 from polyshot.evaluation.evaluate import evaluate
 from polyshot.training.edit import grow
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from polyshot import Pool
 from polyshot.classifier import label_files
-from polyshot.data.toy.packs import draw_example
+from polyshot.data.toy import draw_example
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from polyshot import Pool
-from polyshot.data.toy.packs import draw_example
+from polyshot.data.toy import draw_example
 from polyshot.evaluation.evaluate import evaluate
 from polyshot.experiments.own_data import open_targets
 

@@ -23,7 +23,7 @@ from polyshot.data.pack import Domain, Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.splits import ClassSplit
 from polyshot.data.table import Images
-from polyshot.data.toy.packs import draw_packs
+from polyshot.data.toy import draw_packs
 from polyshot.models.backbone import sites_of
 from polyshot.models.heads import Metric
 from polyshot.models.modulators import Kind, Modulator

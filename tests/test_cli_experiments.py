@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from polyshot.data.toy.packs import draw_packs
+from polyshot.data.toy import draw_packs
 from polyshot.evaluation.results import read_results
 from polyshot.experiments.grid import read_grid
 from polyshot.methods.method import Method, find_methods

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 
 from polyshot.cli import main
 from polyshot.data.pack import Pack
-from polyshot.data.toy.packs import draw_packs
+from polyshot.data.toy import draw_packs
 from polyshot.evaluation.evaluate import evaluate
 from polyshot.evaluation.results import Result, read_results
 from polyshot.models.resnet import ResNet, ResNetConfig

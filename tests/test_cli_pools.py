@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from polyshot.data.toy.packs import draw_packs
+from polyshot.data.toy import draw_packs
 from polyshot.pool import default
 from polyshot.pool.pool import Pool
 from polyshot.training.edit import grow

@@ -16,7 +16,7 @@ import typer
 from polyshot.cli import app
 from polyshot.data import importer
 from polyshot.data.importer import ImportOptions, import_source
-from polyshot.data.toy.packs import draw_example
+from polyshot.data.toy import draw_example
 from polyshot.methods.method import METHODS, find_methods
 from polyshot.pool.default import VARIABLE
 from polyshot.pool.pool import Pool

@@ -20,14 +20,21 @@ from safetensors.torch import load_file
 from polyshot.classifier.label import label_files
 from polyshot.config import override, preset, to_dict
 from polyshot.data.pack import Pack
-from polyshot.data.toy.packs import SIDES, draw_example, draw_packs
+from polyshot.data.toy import SIDES, draw_example, draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result, append_results
 from polyshot.experiments.card import card
 from polyshot.pool import default
-from polyshot.pool.files import FORMAT, modulator_file
+from polyshot.pool.files import (
+    FACTOR,
+    FORMAT,
+    SHAPE,
+    Precision,
+    from_stored,
+    modulator_file,
+    to_stored,
+)
 from polyshot.pool.pool import Pool
-from polyshot.pool.precision import FACTOR, SHAPE, Precision, from_stored, to_stored
 from tests.helpers import NAMES, SIZE, random_pool
 
 from .test_cli_pool import done, refused

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.table import Images
-from polyshot.data.toy.packs import draw_packs
+from polyshot.data.toy import draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.models.backbone import fused
 from polyshot.models.views import VIEWS, apply_view, normalise

@@ -1,4 +1,4 @@
-"""Find how sure answers of few images may be, on validation classes: `predict.calibration`.
+"""Find how sure answers of few images may be, on validation classes: `predict.predict`.
 
     python tools/choose_temperature.py PACKS [--pool default] [--shots 1,2,3,5,8]
 
@@ -16,7 +16,7 @@ from polyshot.data.pack import Pack, open_packs
 from polyshot.data.shapes import EpisodeShape
 from polyshot.evaluation.targets import Target
 from polyshot.pool.pool import Pool
-from polyshot.predict.calibration import inverse_temperature
+from polyshot.predict.predict import inverse_temperature
 from polyshot.training.selector import fit_scale
 from polyshot.training.validation import network_logits
 

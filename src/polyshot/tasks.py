@@ -23,8 +23,7 @@ from polyshot.errors import PolyshotError
 from polyshot.models.backbone import Snapshot, fused, state_hash
 from polyshot.models.views import MEAN, STD, Views, normalise, over_views
 from polyshot.util.device import bf16_on, in_parts
-from polyshot.util.files import new_file, write_array
-from polyshot.util.hashing import digest
+from polyshot.util.files import digest, new_file, write_array
 from polyshot.util.progress import Progress
 
 Network = Callable[[Tensor], Tensor]
@@ -294,13 +293,10 @@ class Tasks(Queries):
         def some(values: Tensor | None) -> Tensor | None:
             return None if values is None else values[rows]
 
+        mask, labels, classes = some(self.mask), some(self.labels), some(self.classes)
+        support, query = self.support[rows], self.query[rows]
         return replace(
-            self,
-            support=self.support[rows],
-            query=self.query[rows],
-            mask=some(self.mask),
-            labels=some(self.labels),
-            classes=some(self.classes),
+            self, support=support, query=query, mask=mask, labels=labels, classes=classes
         )
 
     def trimmed(self) -> Self:
@@ -316,13 +312,10 @@ class Tasks(Queries):
             yield self.part(slice(start, start + max(1, size)))
 
     def held_out(self, known: Tensor, places: Tensor) -> Self:
-        """Let some support images classify others.
+        """Let some support images, those in `known` ``[E, W, S]``, classify others.
 
-        Args:
-            known: bool ``[E, W, S]``, the support images that are left.
-            places: int64 ``[E, W, K]``, places in each class of the images that are queries now,
-                Q = W * K, class by class.
-
+        `places` int64 ``[E, W, K]`` are those in each class of the images that are queries now,
+        Q = W * K, class by class.
         """
         query = self._positions.gather(2, places).flatten(1)
         return replace(self, mask=known, query=query, labels=None)

@@ -104,7 +104,7 @@ def test_raw_pixels_do_not_tell_the_classes(drawn):
 def test_an_unknown_domain_is_met_with_a_suggestion():
     with pytest.raises(PolyshotError, match="Did you mean 'flowers'"):
         toy.draw("flower")
-    with pytest.raises(PolyshotError, match="No embedded domain 'xyz'"):
+    with pytest.raises(PolyshotError, match="no embedded domain 'xyz'"):
         toy.draw_one("xyz", 0, 0, 32, 0)
 
 

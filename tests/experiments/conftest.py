@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from polyshot.data.pack import Pack
-from polyshot.data.toy.packs import draw_packs
+from polyshot.data.toy import draw_packs
 from polyshot.experiments import jobs, protocols
 
 from .small_worlds import ONE_SHOT, SHAPE

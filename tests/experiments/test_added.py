@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from polyshot.data.pack import Pack
-from polyshot.data.toy.packs import draw_packs
+from polyshot.data.toy import draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result, append_results
 from polyshot.experiments.grid import read_grid

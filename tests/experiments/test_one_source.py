@@ -10,7 +10,7 @@ import torch
 
 from polyshot.config import override, preset
 from polyshot.data.pack import Pack
-from polyshot.data.toy.packs import draw_packs
+from polyshot.data.toy import draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.experiments.grid import read_grid
 from polyshot.experiments.protocols import PROTOCOLS

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from polyshot.cli.report import report
+from polyshot.cli.experiments import report
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import append_results, write_results
 from polyshot.experiments.report import write_report

@@ -9,8 +9,7 @@ import torch
 from polyshot.config import AdaptationConfig, Config, to_dict
 from polyshot.data.shapes import EpisodeShape
 from polyshot.pool.pool import Pool
-from polyshot.predict.calibration import inverse_temperature, tempered
-from polyshot.predict.predict import Adaptation
+from polyshot.predict.predict import Adaptation, inverse_temperature, tempered
 from polyshot.tasks import Tasks
 from tests.helpers import SMALL, answers, keep_embeddings, random_pool, random_tasks, shared_pool
 

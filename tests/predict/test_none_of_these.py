@@ -15,7 +15,7 @@ from PIL import Image
 from polyshot.classifier import FewShotClassifier, label_files
 from polyshot.config import override, preset
 from polyshot.data import toy
-from polyshot.data.toy.packs import draw_packs
+from polyshot.data.toy import draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.models.heads import Metric
 from polyshot.pool.pool import Pool

@@ -11,8 +11,15 @@ from polyshot.config import AdaptationConfig
 from polyshot.errors import PolyshotError
 from polyshot.models.heads import Metric
 from polyshot.models.modulators import Kind
-from polyshot.predict.calibration import inverse_temperature, tempered
-from polyshot.predict.predict import Adaptation, fit_tasks, mix, mixed_answers, predict_tasks
+from polyshot.predict.predict import (
+    Adaptation,
+    fit_tasks,
+    inverse_temperature,
+    mix,
+    mixed_answers,
+    predict_tasks,
+    tempered,
+)
 from polyshot.predict.rules import RULES, rule
 from polyshot.tasks import Queries, Table, Tasks
 from tests.helpers import (

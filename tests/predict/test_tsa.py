@@ -19,9 +19,8 @@ from polyshot.models.views import CROPS, VIEWS, apply_view
 from polyshot.pool.pool import Pool
 from polyshot.predict import own_networks
 from polyshot.predict.adapt.tsa import Networks, learn_own_networks
-from polyshot.predict.calibration import inverse_temperature
 from polyshot.predict.own_networks import blended
-from polyshot.predict.predict import predict_tasks
+from polyshot.predict.predict import inverse_temperature, predict_tasks
 from polyshot.predict.rules import by_selector, rule
 from tests.helpers import (
     SIZE,

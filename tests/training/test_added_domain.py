@@ -16,7 +16,7 @@ from polyshot.methods.method import find_methods
 from polyshot.methods.pool_rules import PoolWithRule
 from polyshot.training.folder import identity
 from polyshot.training.training_run import TrainingRun
-from polyshot.util.hashing import digest
+from polyshot.util.files import digest
 from polyshot.util.progress import Progress
 from tests.helpers import CPU, SHAPE, TINY, Steps, same_weights
 

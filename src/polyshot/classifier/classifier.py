@@ -17,14 +17,8 @@ from polyshot.classifier.estimate import Estimate, Label, left_out_probabilities
 from polyshot.data.images import Images, as_list, load_images
 from polyshot.errors import PolyshotError, join_names
 from polyshot.pool.pool import Pool
-from polyshot.predict.none_of_these import (
-    Nearness,
-    Threshold,
-    check_classes,
-    check_rate,
-    set_threshold,
-    with_none,
-)
+from polyshot.predict import none_of_these
+from polyshot.predict.none_of_these import Nearness, Threshold
 from polyshot.predict.predict import check_adaptation, fit_tasks
 from polyshot.predict.rules import rule as find_rule
 from polyshot.tasks import Queries, Table, Tasks
@@ -79,23 +73,22 @@ class FewShotClassifier:
                 19 examples that have another of their class (`polyshot.predict.none_of_these`).
         """
         check_adaptation(adaptation, (AUTO,))
-        check_rate(none_rate)
+        none_of_these.check_rate(none_rate)
         find_rule(rule, pool)  # refuses a name that the pool does not know
         self.pool, self.rule, self.adaptation, self.batch = pool, rule, adaptation, batch
         self.none_rate = none_rate
 
     def fit(self, images: Images, labels: Sequence[Label], report: Progress | None = None) -> Self:
-        """Learn from examples.
+        """Learn from examples: paths, PIL images, arrays or tensors of any size.
 
-        Args:
-            images: paths, PIL images, arrays or tensors of any size (`data.loading.load_images`).
-            labels: one an image, text or numbers; at least two different ones.
-            report: told how many images were read, and how `tsa` comes along.
+        Labels are one an image, text or numbers (`data.images.load_images` says what images may
+        be); at least two are different. `report` is told how many images were read, and how `tsa`
+        comes along.
         """
         items = as_list(images)
         classes, indices = check_labels(labels, len(items))
         if self.none_rate is not None:
-            check_classes(classes)
+            none_of_these.check_classes(classes)
         pixels = load_images(items, self.pool.size, report)
         tasks = Tasks.of_examples(self._table(pixels), indices)
         adaptation = self._choose(tasks)
@@ -123,7 +116,7 @@ class FewShotClassifier:
         nearness, threshold = None, None
         if self.none_rate is not None:
             nearness = Nearness(evidence, mask.unsqueeze(0), self.pool.metric)
-            threshold = set_threshold(nearness.examples, self.none_rate)
+            threshold = none_of_these.set_threshold(nearness.examples, self.none_rate)
         self._fitted, self._mixes, self._mask = fitted, rule.mixes, mask
         self._evidence, self._nearness, self.threshold_ = evidence, nearness, threshold
         self.weights_ = fitted.weights[0][0].numpy()
@@ -151,7 +144,7 @@ class FewShotClassifier:
         """
         probabilities, none = self.answer(images, report)
         named: NDArray[Any] = self.classes_[probabilities.argmax(1)]
-        return named if none is None else with_none(named, none)
+        return named if none is None else none_of_these.with_none(named, none)
 
     def predict_proba(self, images: Images, report: Progress | None = None) -> NDArray[np.float32]:
         """Give each class's probability: ``[n, classes]``, columns in the order of `classes_`.
@@ -185,12 +178,8 @@ class FewShotClassifier:
     def explain(self) -> list[tuple[str, float]]:
         """Say which members classify this task, with what weight, the heaviest first."""
         self._check_fitted()
-        used = [
-            (name, float(weight))
-            for name, weight in zip(self.pool.members, self.weights_, strict=True)
-            if weight
-        ]
-        return sorted(used, key=lambda one: -one[1])
+        named = zip(self.pool.members, map(float, self.weights_), strict=True)
+        return sorted((one for one in named if one[1]), key=lambda one: -one[1])
 
     @property
     def can_estimate(self) -> bool:
@@ -214,11 +203,10 @@ class FewShotClassifier:
             raise PolyshotError(
                 "The accuracy cannot be estimated from one image a class: give two or more."
             )
-        way, slots = mask.shape
+        pool, (way, slots) = self.pool, mask.shape
         logits_a_step = slots * way * way * slots * len(self._evidence)
-        work = logits_a_step * self.pool.adaptation.steps
+        work = logits_a_step * pool.adaptation.steps
         heads = self.adaptation_ == "head" and work <= LARGEST_WORK
-        pool = self.pool
         answers = left_out_probabilities(
             self._evidence, mask, places, self._mixes, pool.metric, pool.adaptation, heads
         )

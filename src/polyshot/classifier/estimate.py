@@ -42,8 +42,7 @@ class Estimate:
     def __str__(self) -> str:
         return (
             f"Expected accuracy: {self.accuracy:.0%} ({self.low:.0%} to {self.high:.0%}), from "
-            f"leaving out each of {self.images} examples in turn "
-            f"({self.of})."
+            f"leaving out each of {self.images} examples in turn ({self.of})."
         )
 
 
@@ -70,15 +69,9 @@ def left_out_probabilities(
     One image of each class is left out at a time: an image that is missing alone makes its class
     the rarest, and what is learned then avoids it. Weights and blends stay as they are.
 
-    Args:
-        evidence: what each network that has a say sees in the support set.
-        mask: bool ``[W, S]``, True where there is an image.
-        places: int64 ``[k, 2]``, class and place in it of the images.
-        mixes: what the networks' weights are applied to.
-        metric: of the prototypes.
-        config: how heads are learned.
-        heads: whether to learn heads anew each time; else by prototypes.
-
+    `evidence` is what each network that has a say sees in the support set, `mask` bool ``[W, S]``
+    True where there is an image, `places` int64 ``[k, 2]`` class and place in it of the images.
+    With `heads` these are learned anew each time; else prototypes answer.
     """
     shots = mask.shape[-1]
     without = mask.repeat(shots, 1, 1)  # [S, W, S]: the s-th task lacks the s-th images

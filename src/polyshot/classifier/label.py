@@ -80,16 +80,11 @@ def label_files(
     report: Progress | None = None,
     none_rate: float | None = None,
 ) -> LabelledFiles:
-    """Classify files by examples on disk.
+    """Classify files by examples on disk: `FewShotClassifier` explains the options.
 
-    Args:
-        pool: what embeds the images.
-        support: a folder for each class, or a CSV file with the columns path and label.
-        queries: files, or folders that are searched for images.
-        rule: how members are weighed.
-        adaptation: `auto`, `none`, `head`, `pa` or `tsa`.
-        report: told how many images were read, and how `tsa` comes along.
-        none_rate: share of false alarms at which files may be `none of these`.
+    `support` is a folder for each class, or a CSV file with the columns path and label; `queries`
+    are files, or folders that are searched for images. `report` is told how many images were read,
+    and how `tsa` comes along.
     """
     paths = read_queries(queries)  # a wrong name shows before any work
     examples, labels = read_support(support)

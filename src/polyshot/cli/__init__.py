@@ -14,7 +14,6 @@ from polyshot.cli.classify import classify, example
 from polyshot.cli.data import data
 from polyshot.cli.evaluate import evaluate
 from polyshot.cli.pool import pools
-from polyshot.cli.report import card, report
 from polyshot.errors import PolyshotError
 from polyshot.util import __version__
 
@@ -27,11 +26,10 @@ app = typer.Typer(
 app.add_typer(data, name="data")
 app.add_typer(pools, name="pool")
 for command in (
-    *(example, classify, evaluate, training.demo, training.train, training.info, card),
-    *(experiments.methods, experiments.tune, experiments.reproduce, report),
+    *(example, classify, evaluate, training.demo, training.train, training.info, training.card),
+    *(experiments.methods, experiments.tune, experiments.reproduce, experiments.report),
 ):
     app.command()(command)
-
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -85,14 +83,12 @@ def doctor() -> None:
     """Check the installation: versions, device, memory, extras, and whether bf16 really works."""
     from rich.text import Text
 
-    from polyshot.cli.display import out, table
+    from polyshot.cli.display import show_table
     from polyshot.cli.doctor import examine
 
     checks = examine()
     colours = {"ok": "green", "note": "yellow", "bad": "red"}
-    rows = [
-        (check.what, Text(check.verdict, colours[check.verdict]), check.found) for check in checks
-    ]
-    out.print(table(("what", "", "found"), rows))
+    rows = [(each.what, Text(each.verdict, colours[each.verdict]), each.found) for each in checks]
+    show_table(("what", "", "found"), rows)
     if any(check.verdict == "bad" for check in checks):
         raise PolyshotError("the installation is not complete, see the lines marked 'bad'.")

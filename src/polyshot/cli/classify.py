@@ -47,8 +47,7 @@ def classify(
     Example: polyshot classify --support photos/ --query new/
     """
     from polyshot.classifier.label import label_files
-    from polyshot.cli.display import out as console
-    from polyshot.cli.display import progress, table
+    from polyshot.cli.display import progress, show_table
     from polyshot.pool.default import pool_path
     from polyshot.pool.pool import Pool
     from polyshot.util.device import best_device
@@ -57,28 +56,22 @@ def classify(
     with progress("images") as report:
         answer = label_files(loaded, support, query, rule, adaptation, report, none_rate)
     typer.echo(answer.summary)
-    columns = ("image", "label", "probability", "runner-up", "its probability")
-    lines = [
-        (
-            r.path,
-            r.label,
-            "" if r.probability is None else f"{r.probability:.2f}",
-            r.runner_up,
-            f"{r.runner_up_probability:.2f}",
-        )
-        for r in answer.rows
-    ]
     if out:
         answer.write_csv(out)
-        typer.echo(f"wrote {len(lines)} rows to {out}")
+        typer.echo(f"wrote {len(answer.rows)} rows to {out}")
     else:
-        console.print(table(columns, lines))
+        columns = ("image", "label", "probability", "runner-up", "its probability")
+        lines = []
+        for row in answer.rows:
+            chance = "" if row.probability is None else f"{row.probability:.2f}"
+            other = f"{row.runner_up_probability:.2f}"
+            lines.append((row.path, row.label, chance, row.runner_up, other))
+        show_table(columns, lines)
     if answer.none_summary:
         typer.echo(answer.none_summary)
     typer.echo(f"Learned on the examples: {answer.adaptation}")
-    typer.echo(
-        "Members used: " + ", ".join(f"{name} {weight:.2f}" for name, weight in answer.members)
-    )
+    members = ", ".join(f"{name} {weight:.2f}" for name, weight in answer.members)
+    typer.echo(f"Members used: {members}")
 
 
 def example(
@@ -98,7 +91,7 @@ def example(
     Example: polyshot example example/ && polyshot classify --support example/support --query
     example/query
     """
-    from polyshot.data.toy.packs import draw_example
+    from polyshot.data.toy import draw_example
 
     made = draw_example(out, domain, classes, shot, queries, seed)
     typer.echo(

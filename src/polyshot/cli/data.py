@@ -5,16 +5,8 @@ from typing import Annotated
 
 import typer
 
-from polyshot.cli.options import (
-    DropSmall,
-    EpisodeSeed,
-    Part,
-    Queries,
-    ShareGroups,
-    Shot,
-    Way,
-    names_in,
-)
+from polyshot.cli import options
+from polyshot.cli.options import names_in
 from polyshot.errors import PolyshotError, join_names
 
 data = typer.Typer(
@@ -81,7 +73,7 @@ def data_import(
     from polyshot.data.importer import ImportOptions, import_source
     from polyshot.data.readers import ReadOptions
 
-    options = ImportOptions(
+    wanted = ImportOptions(
         size=size,
         seed=seed,
         split_file=split,
@@ -94,7 +86,7 @@ def data_import(
     )
     read_options = ReadOptions(name, label_column, group_pattern, keep_case)
     with progress("images") as report:
-        done = import_source(path, out, options, read_options, report)
+        done = import_source(path, out, wanted, read_options, report)
     for one in done:
         domain = one.pack.domain
         what = f"{len(domain.labels):,} images of {len(domain.class_names):,} classes"
@@ -119,7 +111,7 @@ def data_toy(
 ) -> None:
     """Draw the embedded domains: images made by code, nothing is downloaded."""
     from polyshot.cli.display import progress
-    from polyshot.data.toy.packs import draw_packs
+    from polyshot.data.toy import draw_packs
 
     with progress("images") as report:
         draw_packs(out, names_in(only), size, per_class, seed, overwrite, workers, report)
@@ -130,7 +122,7 @@ def data_list(folder: Packs) -> None:
     """Show the packs of a folder: classes, images, how many a class, groups, hash."""
     import numpy as np
 
-    from polyshot.cli.display import out, table
+    from polyshot.cli.display import show_table
     from polyshot.data.pack import Pack, find_packs
 
     packs = [Pack.open(path) for path in find_packs(folder)]
@@ -149,7 +141,7 @@ def data_list(folder: Packs) -> None:
         }
         for pack in packs
     ]
-    out.print(table(list(rows[0]), [list(row.values()) for row in rows]))
+    show_table(list(rows[0]), [list(row.values()) for row in rows])
 
 
 @data.command("sheet")
@@ -177,7 +169,7 @@ def data_split(
     seed: Annotated[int | None, typer.Option(help="Record a new random split.")] = None,
 ) -> None:
     """Show a pack's class split, or record another one in it."""
-    from polyshot.cli.display import out, table
+    from polyshot.cli.display import show_table
     from polyshot.data.pack import Pack
     from polyshot.data.splits import PARTS, read_split_file, split_classes
 
@@ -185,34 +177,33 @@ def data_split(
     names, split = opened.domain.class_names, opened.domain.split
     if file is not None and seed is not None:
         raise PolyshotError("--file and --seed are two different splits: give one of them.")
-    if file is not None or seed is not None:
-        split = (
-            read_split_file(file, names) if file is not None else split_classes(names, seed or 0)
-        )
+    if file is not None:
+        split = read_split_file(file, names)
+    elif seed is not None:
+        split = split_classes(names, seed)
+    if split is not opened.domain.split:
         opened.record_split(split)
     chance = "" if split.seed is None else f", seed {split.seed}"
-    rows = [
-        (part, len(split.part(part)), ", ".join(names[i] for i in split.part(part)))
-        for part in PARTS
-    ]
+    parts = [(part, split.part(part)) for part in PARTS]
+    rows = [(part, len(ids), ", ".join(names[i] for i in ids)) for part, ids in parts]
     typer.echo(f"{opened.domain.name}: split by rule '{split.rule}'{chance}")
-    out.print(table(("part", "classes", "names"), rows))
+    show_table(("part", "classes", "names"), rows)
 
 
 @data.command("episodes")
 def data_episodes(
     pack: OnePack,
-    way: Way = 5,
-    shot: Shot = 5,
-    queries: Queries = 10,
+    way: options.Way = 5,
+    shot: options.Shot = 5,
+    queries: options.Queries = 10,
     count: Annotated[int, typer.Option("--episodes", min=1, help="How many.")] = 600,
-    part: Part = "test",
-    seed: EpisodeSeed = 0,
+    part: options.Part = "test",
+    seed: options.EpisodeSeed = 0,
     variable: Annotated[
         bool, typer.Option("--variable", help="Meta-Dataset's variable ways and shots.")
     ] = False,
-    share_groups: ShareGroups = False,
-    drop_small: DropSmall = False,
+    share_groups: options.ShareGroups = False,
+    drop_small: options.DropSmall = False,
     out: Annotated[Path | None, typer.Option(help="Save the indices: out.npz.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Draw the first episode: out.png.")] = None,
 ) -> None:
@@ -224,13 +215,9 @@ def data_episodes(
 
     opened = Pack.open(pack)
     shape = VariableShape() if variable else EpisodeShape(way, shot, queries)
+    apart = not share_groups
     sampler = EpisodeSampler(
-        opened.domain,
-        shape,
-        part=part,
-        seed=seed,
-        group_disjoint=not share_groups,
-        drop_small=drop_small,
+        opened.domain, shape, part=part, seed=seed, group_disjoint=apart, drop_small=drop_small
     )
     episodes = sampler(0, count)
     grouped = "group-disjoint" if sampler.group_disjoint else "not group-disjoint"

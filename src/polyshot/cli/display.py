@@ -5,17 +5,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import typer
+from rich import progress as rich
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
@@ -28,10 +19,10 @@ err = Console(stderr=True)
 """Progress, remarks and errors."""
 
 
-class RateColumn(ProgressColumn):
+class RateColumn(rich.ProgressColumn):
     """Items a second, over the last while; the task says what they are."""
 
-    def render(self, task: Task) -> Text:
+    def render(self, task: rich.Task) -> Text:
         """Show the speed once there is one."""
         speed = task.finished_speed or task.speed
         if speed is None:
@@ -43,25 +34,23 @@ class RateColumn(ProgressColumn):
 
 @contextmanager
 def progress(unit: str, whole: str = "") -> Iterator[Callable[[str, int, int], None]]:
-    """Show one bar a name; yields ``report(name, done, total)``.
+    """Show one bar a name, which counts units; yields ``report(name, done, total)``.
 
-    Args:
-        unit: what the bars count.
-        whole: name of a bar that counts parts of a long work, in units of its name: it comes first
-            and stays, the others go when they are full or when the next part is begun.
+    The bar called `whole` counts parts of a long work, in units of its name: it comes first and
+    stays, the others go when they are full or when the next part is begun.
     """
-    bars: dict[str, TaskID] = {}
+    bars: dict[str, rich.TaskID] = {}
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
+        rich.TextColumn("{task.description}"),
+        rich.BarColumn(),
+        rich.MofNCompleteColumn(),
         RateColumn(),
-        TimeRemainingColumn(elapsed_when_finished=True),
+        rich.TimeRemainingColumn(elapsed_when_finished=True),
     )
     # Parts of a long work come seldom: their speed needs a longer look back.
     period = 1800 if whole else 30
     # Drawing takes the interpreter from the work: four times a second is lively enough.
-    with Progress(
+    with rich.Progress(
         *columns, console=err, refresh_per_second=4, speed_estimate_period=period
     ) as shown:
 
@@ -79,15 +68,15 @@ def progress(unit: str, whole: str = "") -> Iterator[Callable[[str, int, int], N
         yield report
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """Make a table whose numeric columns are aligned right; cells are plain text or ``Text``."""
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table whose numeric columns are aligned right; cells are plain text or ``Text``."""
     made = Table()
     for i, name in enumerate(columns):
         numeric = all(isinstance(row[i], int | float) for row in rows)
         made.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         made.add_row(*(_cell(value) for value in row))
-    return made
+    out.print(made)
 
 
 def _cell(value: object) -> Text:
@@ -119,11 +108,11 @@ def show_accuracies(results: "Sequence[Result]") -> None:
         cells = [as_text(row, group) for row in found]
         if len(group) > max(len(found), WIDEST):
             titles = [f"{row.target} ({kind})" for row, kind in zip(found, kinds, strict=True)]
-            out.print(table(("method", *titles), list(zip(group, *cells, strict=True))))
+            show_table(("method", *titles), list(zip(group, *cells, strict=True)))
         elif group:
             targets = [row.target for row in found]
             lines = [(*one, *texts) for *one, texts in zip(targets, kinds, cells, strict=True)]
-            out.print(table(("target", "", *group), lines))
+            show_table(("target", "", *group), lines)
     if any(result.shape == META_DATASET for result in results):
         typer.echo(f"Tasks of {VariableShape()}, as in Meta-Dataset.")
     typer.echo("Accuracy in percent with its 95 % interval; below it the difference to base.")
@@ -131,5 +120,5 @@ def show_accuracies(results: "Sequence[Result]") -> None:
     if calibration.rows:
         method, *groups = calibration.head
         head = (method, *(f"calibration error, {group}" for group in groups))
-        out.print(table(head, list(calibration.rows)))
+        show_table(head, list(calibration.rows))
         typer.echo(calibration.note)

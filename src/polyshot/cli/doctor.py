@@ -79,18 +79,16 @@ def _extras() -> list[Check]:
     checks = []
     for extra in metadata.metadata("polyshot").get_all("Provides-Extra") or []:
         needs = [
-            requirement
-            for requirement in _requirements()
-            if requirement.marker is not None
-            and requirement.marker.evaluate({"extra": extra})
-            and requirement.name != "polyshot"
+            need
+            for need in _requirements()
+            if need.marker and need.marker.evaluate({"extra": extra}) and need.name != "polyshot"
         ]
-        missing = [requirement.name for requirement in needs if not _is_installed(requirement.name)]
-        found = (
-            ", ".join(f"{r.name} {metadata.version(r.name)}" for r in needs) if not missing else ""
-        )
-        advice = f"missing {', '.join(missing)}: pip install 'polyshot[{extra}]'"
-        checks.append(Check(f"[{extra}]", "note" if missing else "ok", found or advice))
+        missing = [need.name for need in needs if not _is_installed(need.name)]
+        if missing:
+            found = f"missing {', '.join(missing)}: pip install 'polyshot[{extra}]'"
+        else:
+            found = ", ".join(f"{need.name} {metadata.version(need.name)}" for need in needs)
+        checks.append(Check(f"[{extra}]", "note" if missing else "ok", found))
     return checks
 
 
@@ -112,14 +110,12 @@ def _hardware() -> list[Check]:
     checks.append(Check("disk", "ok" if free >= 1 else "note", f"{free:,.1f} GiB free here"))
     devices = ["cpu"]
     if torch.cuda.is_available():
-        properties = torch.cuda.get_device_properties(0)
-        memory = f"{properties.total_memory / 2**30:,.0f} GiB"
-        checks.append(Check("GPU", "ok", f"{properties.name}, {memory}"))
+        gpu = torch.cuda.get_device_properties(0)
+        checks.append(Check("GPU", "ok", f"{gpu.name}, {gpu.total_memory / 2**30:,.0f} GiB"))
         devices.append("cuda")
     else:
-        checks.append(
-            Check("GPU", "note", "none: training runs on the CPU, in minutes with 'tiny'")
-        )
+        none = "none: training runs on the CPU, in minutes with 'tiny'"
+        checks.append(Check("GPU", "note", none))
     return checks + [probe_bf16(device) for device in devices]
 
 

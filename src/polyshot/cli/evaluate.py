@@ -5,29 +5,19 @@ from typing import Annotated
 
 import typer
 
-from polyshot.cli.options import (
-    Device,
-    DropSmall,
-    EpisodeSeed,
-    PoolName,
-    ShareGroups,
-    ViewsName,
-    names_in,
-)
+from polyshot.cli import options
+from polyshot.cli.options import names_in
 
 
 def evaluate(
     images: Annotated[
         Path,
         typer.Argument(
-            help="Packs, or labelled images: a folder for each class, a zip, Parquet files.",
-            show_default=False,
+            help="Packs, or labelled images: a folder for each class, a zip, Parquet files."
         ),
     ],
-    pool: PoolName = "default",
-    targets: Annotated[
-        str, typer.Option(help="Domains to test on: a,b,c; all if not given.", show_default=False)
-    ] = "",
+    pool: options.PoolName = "default",
+    targets: Annotated[str, typer.Option(help="Domains to test on: a,b,c; all if not given.")] = "",
     shape: Annotated[
         str,
         typer.Option(
@@ -36,64 +26,49 @@ def evaluate(
         ),
     ] = "fixed",
     way: Annotated[
-        int | None,
-        typer.Option(help="Classes in an episode: 5, of images as they allow.", show_default=False),
+        int | None, typer.Option(help="Classes in an episode: 5, of images as they allow.")
     ] = None,
     shot: Annotated[
-        int | None,
-        typer.Option(help="Support images of each class: 5, likewise.", show_default=False),
+        int | None, typer.Option(help="Support images of each class: 5, likewise.")
     ] = None,
     queries: Annotated[
-        int | None,
-        typer.Option(help="Query images of each class: 10, likewise.", show_default=False),
+        int | None, typer.Option(help="Query images of each class: 10, likewise.")
     ] = None,
     episodes: Annotated[int, typer.Option(min=2, help="Episodes of each target.")] = 600,
     methods: Annotated[
         str,
         typer.Option(
             help="Rules to compare, base among them always; if not given, of packs "
-            "base,auto,select,average, of images all that work on embeddings.",
-            show_default=False,
+            "base,auto,select,average, of images all that work on embeddings."
         ),
     ] = "",
     adapt: Annotated[
         str | None,
         typer.Option(
             help="Also with these adaptations: head,pa,tsa; if not given, of packs none, of "
-            "images head. Without a GPU tsa takes about 0.6 seconds an example in every episode.",
-            show_default=False,
+            "images head. Without a GPU tsa takes about 0.6 seconds an example in every episode."
         ),
     ] = None,
     part: Annotated[
         str | None,
-        typer.Option(
-            help="train, val, test or all classes of packs; test if not given.", show_default=False
-        ),
+        typer.Option(help="train, val, test or all classes of packs; test if not given."),
     ] = None,
-    seed: EpisodeSeed = 0,
-    share_groups: ShareGroups = False,
-    drop_small: DropSmall = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Append results, one JSON line each.", show_default=False)
-    ] = None,
+    seed: options.EpisodeSeed = 0,
+    share_groups: options.ShareGroups = False,
+    drop_small: options.DropSmall = False,
+    out: Annotated[Path | None, typer.Option(help="Append results, one JSON line each.")] = None,
     page: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write a page to look at; of images polyshot-<name>.html.", show_default=False
-        ),
+        Path | None, typer.Option(help="Write a page to look at; of images polyshot-<name>.html.")
     ] = None,
     confusion: Annotated[
-        Path | None,
-        typer.Option(help="Folder for a picture of each target's confusions.", show_default=False),
+        Path | None, typer.Option(help="Folder for a picture of each target's confusions.")
     ] = None,
     cache: Annotated[
         Path | None,
-        typer.Option(
-            help="Keep embeddings here, so that the next evaluation is instant.", show_default=False
-        ),
+        typer.Option(help="Keep embeddings here, so that the next evaluation is instant."),
     ] = None,
-    views: ViewsName = None,
-    device: Device = None,
+    views: options.ViewsName = None,
+    device: options.Device = None,
 ) -> None:
     """Measure a pool: accuracy with a 95 % interval, and differences to the base.
 
@@ -104,16 +79,9 @@ def evaluate(
     Example: polyshot evaluate photos/
     """
     from polyshot.cli.display import progress, show_accuracies
-    from polyshot.evaluation.evaluate import confusion as count_confusions
-    from polyshot.evaluation.evaluate import evaluate as measure
+    from polyshot.evaluation import evaluate as evaluation
     from polyshot.evaluation.results import Result, append_results
-    from polyshot.experiments.own_data import (
-        ShapeRequest,
-        holds_packs,
-        open_targets,
-        rules_of,
-        write_evaluation,
-    )
+    from polyshot.experiments import own_data
     from polyshot.experiments.report.figures import confusion_picture
     from polyshot.experiments.sheet import save_picture
     from polyshot.pool.default import pool_path
@@ -121,32 +89,26 @@ def evaluate(
     from polyshot.tasks import EmbeddingCache
     from polyshot.util.device import best_device
 
-    request = ShapeRequest.of(shape, way, shot, queries)
+    request = own_data.ShapeRequest.of(shape, way, shot, queries)
     loaded = Pool.load(pool_path(pool), best_device(device)).with_views(views)
-    packed = holds_packs(images)
-    asked = names_in(methods) or (["auto", "select", "average"] if packed else rules_of(loaded))
-    rules = list(dict.fromkeys(["base", *asked]))
+    packed = own_data.holds_packs(images)
+    usual = ["auto", "select", "average"] if packed else own_data.rules_of(loaded)
+    rules = list(dict.fromkeys(["base", *(names_in(methods) or usual)]))
     adaptations = names_in(("none" if packed else "head") if adapt is None else adapt)
     kept = EmbeddingCache(cache) if cache else None
     sources = set(loaded.about.get("packs", {}).values())
     results: list[Result] = []
+    apart, names = not share_groups, names_in(targets)
     with (
         progress("images") as report,
-        open_targets(
-            images,
-            loaded.size,
-            request,
-            names_in(targets),
-            part,
-            drop_small,
-            not share_groups,
-            report,
+        own_data.open_targets(
+            images, loaded.size, request, names, part, drop_small, apart, report
         ) as chosen,
     ):
         if out:
             append_results(out, [])  # a file that cannot be written shows before any work
         for target in chosen:
-            found = measure(
+            found = evaluation.evaluate(
                 loaded,
                 target.pack,
                 rules,
@@ -155,7 +117,7 @@ def evaluate(
                 seed=seed,
                 part=target.part,
                 adapt=adaptations,
-                group_disjoint=not share_groups,
+                group_disjoint=apart,
                 cache=kept,
                 seen=target.pack.hash in sources,
                 report=report,
@@ -165,7 +127,7 @@ def evaluate(
             if out:
                 append_results(out, found)  # what comes after may be interrupted
             if confusion:
-                counts = count_confusions(
+                counts = evaluation.confusion(
                     loaded,
                     target.pack,
                     rules[-1],
@@ -173,7 +135,7 @@ def evaluate(
                     episodes,
                     seed=seed,
                     part=target.part,
-                    group_disjoint=not share_groups,
+                    group_disjoint=apart,
                     cache=kept,
                     drop_small=target.drop_small,
                 )
@@ -183,9 +145,10 @@ def evaluate(
         if page is None and not packed:
             page = Path(f"polyshot-{images.resolve().stem}.html")
         if page:
-            write_evaluation(page, loaded, chosen, results, pool)
-    for remark in [remark for target in chosen for remark in target.remarks]:
-        typer.echo(remark)
+            own_data.write_evaluation(page, loaded, chosen, results, pool)
+    for target in chosen:
+        for remark in target.remarks:
+            typer.echo(remark)
     show_accuracies(results)
     if out:
         typer.echo(f"wrote {len(results)} results to {out}")

@@ -1,4 +1,4 @@
-"""Commands about experiments: list methods, tune them, and reproduce the paper's tables."""
+"""Commands about experiments: list methods, tune them, reproduce the paper's tables, report."""
 
 import shlex
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyshot.cli.options import Device, names_in
+from polyshot.cli.options import Device, Preset, names_in
 from polyshot.errors import PolyshotError
 
 if TYPE_CHECKING:
@@ -19,18 +19,13 @@ if TYPE_CHECKING:
 Data = Annotated[
     Path | None,
     typer.Option(
-        help="A folder of packs; without one, some embedded domains are drawn into OUT/packs.",
-        show_default=False,
+        help="A folder of packs; without one, some embedded domains are drawn into OUT/packs."
     ),
 ]
-Preset = Annotated[str, typer.Option(help="tiny (minutes on two cores), paper, or strong.")]
 Out = Annotated[Path, typer.Option(help="The grid's folder; what is there is not done again.")]
 Sources = Annotated[
     str,
-    typer.Option(
-        help="Domains to train on: a,b,c; all that have training classes if not given.",
-        show_default=False,
-    ),
+    typer.Option(help="Domains to train on: a,b,c; all that have training classes if not given."),
 ]
 Options = Annotated[
     list[str] | None,
@@ -38,23 +33,20 @@ Options = Annotated[
         "--set",
         help="Override an option of the preset (base.steps=100) or of a method "
         "(protonet.learning_rate=0.001).",
-        show_default=False,
     ),
 ]
 
 
 def methods() -> None:
     """List every method and every rule of pools, each with its paper and one line."""
-    from polyshot.cli.display import out, table
+    from polyshot.cli.display import show_table
     from polyshot.methods.method import find_methods
     from polyshot.predict.rules import RULES
 
-    rows = [
-        (method.name, method.about, ", ".join(method.adaptations), method.paper)
-        for method in find_methods()
-    ]
-    out.print(table(("method", "what it does", "adaptations", "paper"), rows))
-    out.print(table(("rule", "what it does"), [(rule.name, rule.about) for rule in RULES.values()]))
+    found = find_methods()
+    rows = [(one.name, one.about, ", ".join(one.adaptations), one.paper) for one in found]
+    show_table(("method", "what it does", "adaptations", "paper"), rows)
+    show_table(("rule", "what it does"), [(rule.name, rule.about) for rule in RULES.values()])
 
 
 def reproduce(
@@ -63,22 +55,18 @@ def reproduce(
         list[str],
         typer.Argument(
             help="Experiments: seen, unseen, sources-2, sources-4, sources-6, contributions, "
-            "parameters, added, one-source.",
-            show_default=False,
+            "parameters, added, one-source."
         ),
     ],
     data: Data = None,
     preset: Preset = "strong",
     out: Out = Path("grid"),
-    methods: Annotated[
-        str, typer.Option(help="Methods: a,b,c; all if not given.", show_default=False)
-    ] = "",
+    methods: Annotated[str, typer.Option(help="Methods: a,b,c; all if not given.")] = "",
     targets: Annotated[
         str,
         typer.Option(
             help="Domains to test on: a,b,c; all if not given. Of 'added': domains to add, each "
-            "tested on all.",
-            show_default=False,
+            "tested on all."
         ),
     ] = "",
     sources: Sources = "",
@@ -87,15 +75,13 @@ def reproduce(
         typer.Option(help="Trainings of everything, seeds 0, 1, ...; --set seed=1 starts at 1."),
     ] = 1,
     episodes: Annotated[
-        int | None,
-        typer.Option(help="Episodes of each cell; 100 with tiny, else 600.", show_default=False),
+        int | None, typer.Option(help="Episodes of each cell; 100 with tiny, else 600.")
     ] = None,
     slow_episodes: Annotated[
         int | None,
         typer.Option(
             help="Episodes where whole networks are learned on support sets; 5 with tiny, else "
-            "as many as of the others.",
-            show_default=False,
+            "as many as of the others."
         ),
     ] = None,
     shots: Annotated[str, typer.Option(help="Support images of each class.")] = "5,1",
@@ -109,10 +95,7 @@ def reproduce(
         ),
     ] = False,
     adaptations: Annotated[
-        str,
-        typer.Option(
-            help="Only these adaptations: none,head,pa,tsa,steps-100.", show_default=False
-        ),
+        str, typer.Option(help="Only these adaptations: none,head,pa,tsa,steps-100.")
     ] = "",
     part: Annotated[
         str,
@@ -126,8 +109,7 @@ def reproduce(
     processes: Annotated[
         int | None,
         typer.Option(
-            help="Processes that share the work: one a core on a CPU, 4 at most; 1 on a GPU.",
-            show_default=False,
+            help="Processes that share the work: one a core on a CPU, 4 at most; 1 on a GPU."
         ),
     ] = None,
     helper: Annotated[str, typer.Option(hidden=True)] = "",
@@ -139,21 +121,19 @@ def reproduce(
 
     Example: polyshot reproduce seen unseen --data packs --preset strong --out grid
     """
-    from polyshot.cli.display import out as console
-    from polyshot.cli.display import progress, table
+    from polyshot.cli.display import progress, show_table
     from polyshot.engines.local import Helper, helped, lost, process_count
+    from polyshot.experiments import run
     from polyshot.experiments.grid import GridFolder
     from polyshot.experiments.jobs import Request
     from polyshot.experiments.protocols import default_episodes, find_protocols, shapes_of
     from polyshot.experiments.report.paper import size_table
-    from polyshot.experiments.run import BAR
-    from polyshot.experiments.run import reproduce as run
     from polyshot.util.device import best_device
 
     wanted = find_protocols(names)
     if any(protocol.kind == "parameters" for protocol in wanted):
         sizes = size_table()
-        console.print(table(sizes.head, sizes.rows))
+        show_table(sizes.head, sizes.rows)
     measured = [protocol.name for protocol in wanted if protocol.kind != "parameters"]
     if not measured:
         return
@@ -177,10 +157,10 @@ def reproduce(
     where = best_device(device)
     own = Helper.of(helper) if helper else None
     together, command = process_count(processes, where), _command(context)
-    with progress("images", whole=BAR) as report:
+    with progress("images", whole=run.BAR) as report:
         trained, others = _packs(data, names_in(sources), GridFolder(out), config, report)
         with helped(1 if own else together, shlex.split(command)[1:]) as helpers:
-            done = run(
+            done = run.reproduce(
                 request,
                 trained,
                 others,
@@ -208,8 +188,7 @@ def reproduce(
 def tune(
     context: typer.Context,
     names: Annotated[
-        list[str] | None,
-        typer.Argument(help="Methods; all that have a grid if not given.", show_default=False),
+        list[str] | None, typer.Argument(help="Methods; all that have a grid if not given.")
     ] = None,
     data: Data = None,
     preset: Preset = "strong",
@@ -224,31 +203,44 @@ def tune(
 
     Example: polyshot tune protonet feat --data packs --preset strong --out grid
     """
-    from polyshot.cli.display import out as console
-    from polyshot.cli.display import progress, table
+    from polyshot.cli.display import progress, show_table
+    from polyshot.experiments import tune as tuning
     from polyshot.experiments.grid import GridFolder
-    from polyshot.experiments.tune import BAR
-    from polyshot.experiments.tune import tune as run
     from polyshot.util.device import best_device
 
     config, overrides, _ = _config(preset, settings or [])
     if overrides:
         raise PolyshotError("Tuning tries the declared settings of methods: leave theirs out.")
     where = best_device(device)
-    with progress("images", whole=BAR) as report:
+    with progress("images", whole=tuning.BAR) as report:
         trained, _ = _packs(data, names_in(sources), GridFolder(out), config, report)
-        points = run(names or [], trained, config, out, where, report, _command(context))
-    rows = [
-        (
-            point.method,
-            ", ".join(f"{name} {value:g}" for name, value in point.settings.items()),
-            f"{100 * point.validation:.2f}",
-            "chosen" if point.best else "",
-        )
-        for point in points
-    ]
-    console.print(table(("method", "settings", "validation", ""), rows))
+        points = tuning.tune(names or [], trained, config, out, where, report, _command(context))
+    rows = []
+    for point in points:
+        tried = ", ".join(f"{name} {value:g}" for name, value in point.settings.items())
+        chosen = "chosen" if point.best else ""
+        rows.append((point.method, tried, f"{100 * point.validation:.2f}", chosen))
+    show_table(("method", "settings", "validation", ""), rows)
     typer.echo(f"wrote {out / 'tuned.json'}")
+
+
+def report(
+    folder: Annotated[
+        Path, typer.Argument(help="A folder made by 'reproduce', or a file of results.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Where the report goes; FOLDER/report if not given.")
+    ] = None,
+) -> None:
+    """Write the report of the experiments: a page to look at, tables as Markdown and LaTeX.
+
+    Example: polyshot report grid
+    """
+    from polyshot.experiments.report import write_report
+
+    page, *tables = write_report(folder, out)
+    typer.echo(f"wrote {' and '.join(map(str, tables))}")
+    typer.echo(f"Look at {page}")
 
 
 def _config(
@@ -268,7 +260,7 @@ def _packs(
 ) -> "tuple[list[Pack], list[Pack]]":
     """Open the packs: those to train on, and the others."""
     from polyshot.data.pack import open_packs
-    from polyshot.data.toy.packs import keep_packs
+    from polyshot.data.toy import keep_packs
     from polyshot.experiments.protocols import EMBEDDED, part_sources
 
     if data is not None:

@@ -15,6 +15,7 @@ ShareGroups = Annotated[
 DropSmall = Annotated[
     bool, typer.Option("--drop-small", help="Leave out classes that are too small.")
 ]
+Preset = Annotated[str, typer.Option(help="tiny (minutes on two cores), paper, or strong.")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; the GPU where there is one.")]
 PoolName = Annotated[
     str, typer.Option("--pool", help="A pool: a folder made by 'train', or the one that ships.")

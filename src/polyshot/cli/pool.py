@@ -91,8 +91,7 @@ def list_(pool: PoolPath = NAME) -> None:
 
     Example: polyshot pool list run/pool
     """
-    from polyshot.cli.display import out as console
-    from polyshot.cli.display import table
+    from polyshot.cli.display import show_table
     from polyshot.pool.default import pool_path
     from polyshot.pool.pool import Pool
     from polyshot.training.edit import listing
@@ -103,7 +102,7 @@ def list_(pool: PoolPath = NAME) -> None:
         f"{loaded.hash[:12]}, base {loaded.member_hash(0)[:12]}"
     )
     columns = ("member", "strength", "scale", "validation", "gain", "came in", "hash")
-    console.print(table(columns, listing(loaded)))
+    show_table(columns, listing(loaded))
     if loaded.selector is None:
         typer.echo("It has no selector.")
     elif not loaded.statistics:

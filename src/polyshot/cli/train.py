@@ -1,11 +1,11 @@
-"""Commands that make pools and look inside: train, info, and the demo."""
+"""Commands that make pools and look inside: train, info, card, and the demo."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from polyshot.cli.options import Device, names_in
+from polyshot.cli.options import Device, Preset, names_in
 
 Packs = Annotated[Path, typer.Argument(help="A folder of packs.")]
 Settings = Annotated[
@@ -20,9 +20,7 @@ def train(
     sources: Annotated[
         str, typer.Option(help="Domains to train on: a,b,c; all if not given.")
     ] = "",
-    preset: Annotated[
-        str, typer.Option(help="tiny (minutes on two cores), paper, or strong.")
-    ] = "strong",
+    preset: Preset = "strong",
     step: Annotated[str, typer.Option(help="base, modulators, selector, or all.")] = "all",
     seed: Annotated[int, typer.Option(help="Another seed, another training.")] = 0,
     settings: Settings = None,
@@ -74,15 +72,14 @@ def info(
     ] = None,
 ) -> None:
     """Show what a pool holds: members, parameters, how it was trained; or the paper's sizes."""
-    from polyshot.cli.display import out as console
-    from polyshot.cli.display import table
+    from polyshot.cli.display import show_table
     from polyshot.experiments.card import pool_sizes
     from polyshot.experiments.report.paper import paper_sizes
     from polyshot.pool.default import pool_path
     from polyshot.pool.pool import Pool
 
     if pool is None:
-        console.print(table(("what", "parameters"), paper_sizes()))
+        show_table(("what", "parameters"), paper_sizes())
         return
     loaded = Pool.load(pool_path(pool))
     config = loaded.about.get("config", {})
@@ -91,9 +88,46 @@ def info(
         f"{loaded.metric} metric, preset {config.get('preset', 'unknown')}, "
         f"seed {config.get('seed', 'unknown')}, hash {loaded.hash[:12]}"
     )
-    console.print(
-        table(("member", "parameters", "strength", "scale", "validation"), pool_sizes(loaded))
-    )
+    show_table(("member", "parameters", "strength", "scale", "validation"), pool_sizes(loaded))
+
+
+def card(
+    pool: Annotated[
+        str, typer.Argument(help="A pool: a folder made by 'train', or the one that ships.")
+    ] = "default",
+    out: Annotated[Path | None, typer.Option(help="Markdown file; printed if not given.")] = None,
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(help="Results of 'evaluate' or 'reproduce'; may be repeated."),
+    ] = None,
+    packs: Annotated[
+        Path | None, typer.Option(help="The sources' packs, to describe the data by.")
+    ] = None,
+) -> None:
+    """Write a pool's card: data and its licence, recipe, accuracy, limits, how to remake it.
+
+    The pool that ships has its card with it, with all that was measured; it is shown as it is.
+
+    Example: polyshot card run/pool --packs packs --results results.jsonl --out CARD.md
+    """
+    from polyshot.data.pack import open_packs
+    from polyshot.evaluation.results import read_results
+    from polyshot.experiments.card import card as describe
+    from polyshot.experiments.report.pages import write_file
+    from polyshot.pool.default import CARD, pool_path
+    from polyshot.pool.pool import Pool
+
+    folder = pool_path(pool)
+    if (folder / CARD).is_file() and not (results or packs):
+        text = (folder / CARD).read_text(encoding="utf-8")
+    else:
+        measured = [result for file in results or [] for result in read_results(file)]
+        text = describe(Pool.load(folder), measured, open_packs(packs) if packs else [])
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    write_file(out, text)
+    typer.echo(f"wrote {out}")
 
 
 def demo(

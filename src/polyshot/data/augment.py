@@ -70,17 +70,10 @@ _COLUMNS = 16
 def augment(
     images: Tensor, how: Augment, seed: int, step: int, mirror: Tensor | bool = True
 ) -> Tensor:
-    """Augment a batch.
+    """Augment a batch: uint8 ``[B, 3, H, W]`` on any device -> float32 in ``[0, 1]``.
 
-    Args:
-        images: uint8 ``[B, 3, H, W]`` on any device.
-        how: the ranges.
-        seed: another seed, other augmentations.
-        step: number of the batch; the same step gives the same augmentation.
-        mirror: whether each image's domain allows mirroring, bool ``[B]`` or one for all.
-
-    Returns:
-        float32 ``[B, 3, H, W]`` in ``[0, 1]``.
+    The same `seed` and `step`, the number of the batch, give the same augmentation. `mirror` says
+    whether each image's domain allows mirroring, bool ``[B]`` or one for all.
     """
     random = chances(seed, step, len(images), images.device)
     return recolour(resample(images, how, random, mirror), how, random)

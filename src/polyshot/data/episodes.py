@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from polyshot.data.pack import Domain
-from polyshot.data.shapes import Capacity, EpisodeShape, VariableShape, variable_numbers
+from polyshot.data.shapes import Capacity, EpisodeShape, VariableShape, most_shots, variable_numbers
 from polyshot.errors import PolyshotError
 from polyshot.util import counter_rng
 from polyshot.util.counter_rng import bits, uniform
-from polyshot.util.files import new_file
-from polyshot.util.hashing import digest
+from polyshot.util.files import digest, new_file
 
 CHUNK = 1 << 21
 """Elements of a working tensor: small enough for the caches, large enough to amortise a call."""
@@ -56,14 +56,10 @@ class Episodes:
 class EpisodeSampler:
     """Draws the episodes of one domain: ``sampler(0, 600)`` makes the first 600.
 
-    Args:
-        domain: what to draw from.
-        shape: fixed or variable.
-        part: ``train``, ``val``, ``test`` or ``all`` of its classes.
-        seed: another seed, other episodes.
-        group_disjoint: where the domain has groups, support and query never share one.
-        drop_small: leave classes out that are too small for the shape, instead of refusing.
-        device: where the tensors are made; the answer is the same everywhere.
+    `part` is ``train``, ``val``, ``test`` or ``all`` of its classes. With `group_disjoint`, support
+    and query never share a group, where the domain has groups. With `drop_small`, classes that are
+    too small for the shape are left out, instead of refused. `device` is where the tensors are
+    made; the answer is the same everywhere.
     """
 
     def __init__(
@@ -103,10 +99,10 @@ class EpisodeSampler:
             else:
                 chosen, places = self._draw_fixed(numbers, self.shape)
         # Looked up outside of it, so that the result can be used in training.
-        found = (
-            places.to(torch.int64, copy=True) if self._order is None else _at(self._order, places)
-        )
-        ids = found.permute(2, 1, 0)
+        if self._order is None:
+            ids = places.to(torch.int64, copy=True).permute(2, 1, 0)
+        else:
+            ids = _at(self._order, places).permute(2, 1, 0)
         classes = _at(self._class_ids, chosen).T
         # Views, episodes last in memory: a copy would take as long as the drawing.
         if isinstance(self.shape, VariableShape):
@@ -158,12 +154,10 @@ class EpisodeSampler:
     ) -> Tensor:
         """Return places in ``_order``, ``[most shots + most queries, way, E]``."""
         ways = torch.arange(len(chosen), device=self.device)[:, None]
+        stream, rows = counter_rng.key(self.key, "groups"), (numbers * len(chosen) + ways).flatten()
+        groups = self._groups[chosen].flatten(0, 1)
         support, query = draw_group_disjoint(
-            counter_rng.key(self.key, "groups"),
-            (numbers * len(chosen) + ways).flatten(),
-            self._groups[chosen].flatten(0, 1),
-            shots.flatten(),
-            queries.flatten(),
+            stream, rows, groups, shots.flatten(), queries.flatten()
         )
         images = torch.cat([support, query], 1).T.reshape(-1, *chosen.shape)
         # Padding may point past the class's end, but never past the table's.
@@ -202,7 +196,8 @@ class EpisodeSampler:
         if isinstance(self.shape, VariableShape):
             widths = range(self.shape.max_queries + 1)
             queries = [capacity.most_queries(i) for i in self.class_ids]
-            shots = [[capacity.most_shots(i, q) for q in widths] for i in self.class_ids]
+            groups_of = [capacity.group_sizes(i) for i in self.class_ids]
+            shots = [[most_shots(own, q) for q in widths] for own in groups_of]
             self._limits = torch.tensor(queries), torch.tensor(shots)
 
 
@@ -225,15 +220,10 @@ def _joined(parts: Sequence[Episodes]) -> Episodes:
 
     def join(tensors: Sequence[Tensor]) -> Tensor:
         width = max(tensor.shape[-1] for tensor in tensors)
-        return torch.cat(
-            [torch.nn.functional.pad(t, (0, width - t.shape[-1]), value=-1) for t in tensors]
-        )
+        return torch.cat([F.pad(t, (0, width - t.shape[-1]), value=-1) for t in tensors])
 
-    return Episodes(
-        join([part.support for part in parts]),
-        join([part.query for part in parts]),
-        torch.cat([part.classes for part in parts]),
-    )
+    support, query = join([part.support for part in parts]), join([part.query for part in parts])
+    return Episodes(support, query, torch.cat([part.classes for part in parts]))
 
 
 FAR = torch.iinfo(torch.int64).max
@@ -246,14 +236,10 @@ def draw_distinct(random: Tensor, limit: Tensor, dtype: torch.dtype = torch.int3
     Lehmer code; decoding it from the last to the first turns ranks into values. A prefix of the
     sample does not depend on how long the sample is.
 
-    Args:
-        random: float32 ``[m, ...]`` in ``[0, 1)``.
-        limit: float32 ``[...]``, how many there are to draw from, below 2^24 (a product of 24 bits
-            and such a number never rounds up to the number), at least m where the result is used.
-        dtype: of the result; a small type is faster, where every limit fits.
-
-    Returns:
-        Integers ``[m, ...]``, distinct along the first axis.
+    `random` is float32 ``[m, ...]`` in ``[0, 1)``. `limit` float32 ``[...]``, how many there are to
+    draw from, is below 2^24 (a product of 24 bits and such a number never rounds up to the number),
+    and at least m where the result is used: integers ``[m, ...]``, distinct along the first axis. A
+    small `dtype` is faster, where every limit fits.
     """
     left = torch.arange(len(random), dtype=torch.float32, device=random.device)
     values = (random * (limit - left.view(-1, *[1] * (random.ndim - 1)))).to(dtype)
@@ -275,17 +261,11 @@ def draw_group_disjoint(
     is a uniform draw. The queries are drawn uniformly from the untouched groups. Rows must allow it
     (see `shapes.allows`).
 
-    Args:
-        key: of the random stream.
-        numbers: int64 ``[R]``, names each row's part of the stream.
-        groups: int64 ``[R, n]`` group of each image of the row's class, numbered from 0 within the
-            class, -1 where the class has fewer than n images.
-        shots: int64 ``[R]`` support images wanted.
-        queries: int64 ``[R]`` query images wanted.
-
-    Returns:
-        Positions in the class, int64 ``[R, max shots]`` and ``[R, max queries]``; what lies beyond
-        a row's own numbers is arbitrary.
+    `numbers` ``[R]`` name each row's part of the random stream `key`. `groups` ``[R, n]`` is the
+    group of each image of the row's class, numbered from 0 within the class, -1 where it has fewer
+    than n images; `shots` and `queries` ``[R]`` are how many are wanted. Returns positions in the
+    class, int64 ``[R, max shots]`` and ``[R, max queries]``; what lies beyond a row's own numbers
+    is arbitrary.
     """
     rows, count = groups.shape
     positions = torch.arange(count, device=groups.device)
@@ -305,9 +285,8 @@ def draw_group_disjoint(
         pick = torch.where(free & fits, order, FAR).argmin(1, keepdim=True)  # [R, 1]
         support.append(pick)
         active = (shot < shots)[:, None]
-        left -= torch.where(active & ~touched.gather(1, pick), own_group_size.gather(1, pick), 0)[
-            :, 0
-        ]
+        opened = active & ~touched.gather(1, pick)  # [R, 1]
+        left -= torch.where(opened, own_group_size.gather(1, pick), 0)[:, 0]
         touched |= active & (groups == groups.gather(1, pick)) & exists
         free &= ~(active & (positions == pick))
     untouched = torch.where(exists & ~touched, order, FAR)

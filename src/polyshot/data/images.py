@@ -49,15 +49,10 @@ def load_images(images: Images, size: int, report: Progress | None = None) -> ND
     """Make uint8 ``[n, 3, size, size]`` of images of any size and mode.
 
     Every image goes the way of those that the pool was trained on: RGB, shorter side to `size`,
-    centre crop.
-
-    Args:
-        images: one image, a sequence of images, or a batch ``[n, h, w, c]`` or ``[n, c, h, w]``.
-            An image is a path, the bytes of a file, a PIL image, an array ``[h, w]``, ``[h, w, c]``
-            or ``[c, h, w]``, or a tensor; c is 1, 3 or 4. Where both orders are possible, an array
-            is ``[h, w, c]`` and a tensor ``[c, h, w]``. Floats lie between 0 and 1.
-        size: side length in pixels.
-        report: called with how many images are done.
+    centre crop. Given are one image, a sequence of images, or a batch ``[n, h, w, c]`` or
+    ``[n, c, h, w]``. An image is a path, the bytes of a file, a PIL image, an array ``[h, w]``,
+    ``[h, w, c]`` or ``[c, h, w]``, or a tensor; c is 1, 3 or 4. Where both orders are possible, an
+    array is ``[h, w, c]`` and a tensor ``[c, h, w]``. Floats lie between 0 and 1.
     """
     items = as_list(images)
     if not items:
@@ -222,9 +217,8 @@ def _pixels(array: NDArray[Any], channels_first: bool) -> NDArray[np.uint8] | Ba
     if array.ndim == 3:
         first, last = array.shape[0] in CHANNELS, array.shape[-1] in CHANNELS
         if not (first or last):
-            return BadImage(
-                f"an array of shape {array.shape}, 1, 3 or 4 channels first or last are expected"
-            )
+            wanted = "1, 3 or 4 channels first or last are expected"
+            return BadImage(f"an array of shape {array.shape}, {wanted}")
         if first and (channels_first or not last):
             array = array.transpose(1, 2, 0)
         array = array[..., 0] if array.shape[-1] == 1 else array

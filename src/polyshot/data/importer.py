@@ -23,7 +23,7 @@ from polyshot.data.images import BadImage, decode
 from polyshot.data.pack import Domain, Pack, PackWriter
 from polyshot.data.readers import Item, Listing, Reader, ReadOptions, decathlon, folder, parquet
 from polyshot.data.splits import read_split_file, split_classes
-from polyshot.errors import PolyshotError, did_you_mean, join_names
+from polyshot.errors import PolyshotError, join_names, unknown
 from polyshot.util.device import cores
 from polyshot.util.files import no_room
 from polyshot.util.progress import Progress
@@ -87,9 +87,7 @@ def import_source(
         chosen = _choose(listings, options, path)
         if options.split_file and len(chosen) > 1:
             raise PolyshotError("--split describes one domain: name it with --only.")
-        kept = {
-            listing.name for listing in chosen if options.keep and (out / listing.name).exists()
-        }
+        kept = {each.name for each in chosen if options.keep and (out / each.name).exists()}
         for listing in chosen:  # complain before the first image is decoded
             if listing.name not in kept:
                 _check(listing, out, options)
@@ -105,10 +103,7 @@ def _choose(listings: Sequence[Listing], options: ImportOptions, path: Path) -> 
     names = [listing.name for listing in listings]
     for name in options.only:
         if name not in names:
-            raise PolyshotError(
-                f"{path} has no domain '{name}', only "
-                f"{join_names(names)}.{did_you_mean(name, names)}"
-            )
+            raise unknown("domain", name, names, where=f" in {path}")
     for name in names:
         if not name or name.startswith(".") or "/" in name or "\\" in name:
             raise PolyshotError(f"'{name}' cannot be a domain's name: choose one with --name.")
@@ -135,10 +130,9 @@ def _check(listing: Listing, out: Path, options: ImportOptions) -> None:
 def _import(
     listing: Listing, target: Path, options: ImportOptions, progress: Progress | None
 ) -> Imported:
-    total = len(listing.items)
+    total, done = len(listing.items), 0
     good = np.ones(total, dtype=bool)
     bad: list[BadImage] = []
-    done = 0
     starts = range(0, total, CHUNK)
     chunks = [(listing.items[start : start + CHUNK], options.size) for start in starts]
     with PackWriter(target, options.size, options.overwrite) as writer:
@@ -153,13 +147,9 @@ def _import(
             raise PolyshotError(_complaint(listing.name, bad, total))
         if not good.any():
             raise PolyshotError(f"{listing.name} has no readable image among {total:,} files.")
-        domain = _domain(listing, good, options)
-        source = {
-            "reader": listing.reader,
-            "origin": listing.origin,
-            "skipped": dict(Counter(fault.kind for fault in bad)),
-        }
-        return Imported(writer.finish(domain, source), tuple(bad))
+        skipped = dict(Counter(fault.kind for fault in bad))
+        source = {"reader": listing.reader, "origin": listing.origin, "skipped": skipped}
+        return Imported(writer.finish(_domain(listing, good, options), source), tuple(bad))
 
 
 def _decode_chunk(
@@ -189,14 +179,9 @@ def _domain(listing: Listing, good: NDArray[np.bool_], options: ImportOptions) -
         whole = len(class_names) == len(listing.class_names)
         sizes = listing.split_sizes if whole else None
         split = split_classes(class_names, options.seed, sizes)
-    return Domain(
-        name=listing.name,
-        class_names=class_names,
-        labels=labels.astype(np.int64),
-        groups=_numbered(listing, good),
-        mirror=listing.mirror if options.mirror is None else options.mirror,
-        split=split,
-    )
+    groups = _numbered(listing, good)
+    mirror = listing.mirror if options.mirror is None else options.mirror
+    return Domain(listing.name, class_names, labels.astype(np.int64), groups, mirror, split)
 
 
 def _numbered(listing: Listing, good: NDArray[np.bool_]) -> NDArray[np.int64] | None:

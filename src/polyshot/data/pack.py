@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from polyshot.data.splits import ClassSplit, split_classes
 from polyshot.errors import PolyshotError, unknown
 from polyshot.util.checks import Count, Name, Range, Sha256, read_description
-from polyshot.util.files import new_folder, write_array, write_json
-from polyshot.util.hashing import digest, file_digest
+from polyshot.util.files import digest, file_digest, new_folder, write_array, write_json
 
 FORMAT = 1
 """Version of the layout. A reader refuses a newer one and knows how to read every older one."""
@@ -187,12 +186,7 @@ class PackWriter:
         self._stack.close()
         return Pack.open(self.path, verify=False)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> None:
         unfinished = error or _UnfinishedError()  # nothing is left to undo after `finish`
         self._stack.__exit__(type(unfinished), unfinished, trace)
 
@@ -208,9 +202,8 @@ class PackWriter:
         """Write the ``.npy`` header at the file's start; its length is the same for any count."""
         shape = (self.count, 3, self.size, self.size)
         self._file.seek(0)
-        npy.write_array_header_1_0(
-            self._file, {"descr": "|u1", "fortran_order": False, "shape": shape}
-        )
+        header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+        npy.write_array_header_1_0(self._file, header)
 
 
 class _UnfinishedError(Exception):
@@ -224,9 +217,7 @@ def find_packs(folder: Path | str) -> list[Path]:
         return [folder]
     if not folder.is_dir():
         raise PolyshotError(f"There is no folder {folder}.")
-    found = sorted(
-        file.parent for file in folder.glob("*/domain.json") if not file.parent.name.startswith(".")
-    )
+    found = sorted(file.parent for file in folder.glob("[!.]*/domain.json"))
     if not found:
         raise PolyshotError(
             f"There are no packs in {folder}: make some with 'polyshot data import' "

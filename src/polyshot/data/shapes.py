@@ -74,20 +74,12 @@ def variable_numbers(
     """Draw each episode's way, shots and queries by Meta-Dataset's rule.
 
     Runs on the CPU in double precision whatever the device: a rounding must not change an episode.
-
-    Args:
-        shape: the limits.
-        key: of the random stream.
-        numbers: episode numbers ``[E]``.
-        sizes: images of each drawn class ``[W, E]``, W the most ways there can be.
-        most_queries: queries that each class can serve at most, ``[W, E]``.
-        most_shots: shots that each class can serve beside q queries, ``[W, E, max_queries + 1]``.
-
-    Returns:
-        Shots and queries of each class, int64 ``[W, E]``, both 0 for the ways an episode lacks.
+    Of episodes `numbers` ``[E]`` in the random stream `key`, with W the most ways there can be,
+    `sizes` ``[W, E]`` are the images of each drawn class, `most_queries` ``[W, E]`` the queries
+    that it can serve at most, `most_shots` ``[W, E, max_queries + 1]`` the shots beside q queries.
+    Returns shots and queries of each class, int64 ``[W, E]``, both 0 for the ways an episode lacks.
     """
     most_way, count = sizes.shape
-
     random = uniform(key, numbers, 2 + most_way).double()
     way = shape.min_way + (random[:1] * (most_way - shape.min_way + 1)).long()  # [1, E]
     absent = torch.arange(most_way)[:, None] >= way
@@ -136,20 +128,16 @@ class Capacity:
     def most_queries(self, class_id: int) -> int:
         """Return how many queries a class serves in a variable episode: at most half its images."""
         assert isinstance(self.shape, VariableShape)
-        sizes = self._group_sizes(class_id)
+        sizes = self.group_sizes(class_id)
         most = min(self.shape.max_queries, int(sizes.sum()) // 2)
         return next((q for q in range(most, 0, -1) if allows(sizes, 1, q)), 0)
-
-    def most_shots(self, class_id: int, queries: int) -> int:
-        """Return how many shots a class serves beside its queries."""
-        return most_shots(self._group_sizes(class_id), queries)
 
     def _fits(self, class_id: int) -> bool:
         if isinstance(self.shape, VariableShape):
             return self.most_queries(class_id) > 0
-        return allows(self._group_sizes(class_id), self.shape.shot, self.shape.queries)
+        return allows(self.group_sizes(class_id), self.shape.shot, self.shape.queries)
 
-    def _group_sizes(self, class_id: int) -> NDArray[np.int64]:
+    def group_sizes(self, class_id: int) -> NDArray[np.int64]:
         """Return the sizes of a class's groups; without groups each image is one of its own."""
         ids = self.members[class_id]
         if not self.group_disjoint:
@@ -159,7 +147,7 @@ class Capacity:
 
     def _complaint(self, small: Sequence[int], remedy: str) -> str:
         def there(class_id: int) -> str:
-            sizes = self._group_sizes(class_id)
+            sizes = self.group_sizes(class_id)
             grouped = f" in {len(sizes)} groups" if self.group_disjoint else ""
             return f"'{self.domain.class_names[class_id]}' has {sizes.sum()} images{grouped}"
 

@@ -16,7 +16,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from polyshot.errors import PolyshotError, did_you_mean, join_names
+from polyshot.errors import PolyshotError, did_you_mean, join_names, unknown
 
 PARTS = ("train", "val", "test")
 
@@ -43,11 +43,7 @@ class ClassSplit:
         if name == "all":
             return tuple(sorted(self.train + self.val + self.test))
         if name not in PARTS:
-            known = (*PARTS, "all")
-            raise PolyshotError(
-                f"There is no part '{name}': choose from "
-                f"{', '.join(known)}.{did_you_mean(name, known)}"
-            )
+            raise unknown("part", name, (*PARTS, "all"))
         ids: tuple[int, ...] = getattr(self, name)
         return ids
 
@@ -82,14 +78,9 @@ def split_classes(
         return hashlib.sha256(f"{seed}\0{name}".encode()).digest(), name
 
     order = sorted(range(count), key=place)
-    train_end, val_end = sizes[0], sizes[0] + sizes[1]
-    return ClassSplit(
-        tuple(sorted(order[:train_end])),
-        tuple(sorted(order[train_end:val_end])),
-        tuple(sorted(order[val_end:])),
-        rule="random",
-        seed=seed,
-    )
+    end, val_end = sizes[0], sizes[0] + sizes[1]
+    parts = [tuple(sorted(part)) for part in (order[:end], order[end:val_end], order[val_end:])]
+    return ClassSplit(parts[0], parts[1], parts[2], rule="random", seed=seed)
 
 
 def read_split_file(path: Path, class_names: Sequence[str]) -> ClassSplit:
@@ -112,11 +103,10 @@ def read_split_file(path: Path, class_names: Sequence[str]) -> ClassSplit:
             raise PolyshotError(f'{origin}: "{name}" must be a list of class names.')
     counts = Counter(member for members in parts.values() for member in members)
     ids = {name: i for i, name in enumerate(class_names)}
-    if unknown := [name for name in counts if name not in ids]:
-        hint = did_you_mean(unknown[0], ids)
-        raise PolyshotError(
-            f"{origin} names classes that do not exist: {join_names(unknown)}.{hint}"
-        )
+    if strange := [name for name in counts if name not in ids]:
+        hint = did_you_mean(strange[0], ids)
+        named = f"{origin} names classes that do not exist: {join_names(strange)}."
+        raise PolyshotError(named + hint)
     if twice := [name for name, count in counts.items() if count > 1]:
         raise PolyshotError(
             f"{origin} names classes twice, parts must not overlap: {join_names(twice)}."

@@ -27,13 +27,10 @@ Made = TypeVar("Made")
 
 
 class Images:
-    """The images of one part of the classes of several packs.
+    """The images of one part, ``train``, ``val`` or ``test``, of several packs of one size.
 
-    Args:
-        packs: all of one size.
-        part: ``train``, ``val`` or ``test``.
-        device: where batches are wanted.
-        resident: whether to hold all images there; None decides by the free memory.
+    `device` is where batches are wanted, `resident` whether to hold all images there; None decides
+    by the free memory.
     """
 
     def __init__(
@@ -170,16 +167,13 @@ class Batches:
             self._prefetch.close()
 
     def _make(self, number: int) -> Batch:
-        random = counter_rng.uniform(
-            counter_rng.key("batch", self.seed, number), self._rows, 2
-        )  # [2, B]
+        stream = counter_rng.key("batch", self.seed, number)
+        random = counter_rng.uniform(stream, self._rows, 2)  # [2, B]
         sources = torch.searchsorted(self._bounds, random[0], right=True)
         # 24 bits times a size below 2^24 never rounds up to the size.
         within = (random[1] * self._sizes[sources]).to(torch.int64)
-        places = self._starts[sources] + within
-        return Batch(
-            self.images.take(places), self.images.labels[places], sources, self._mirror[sources]
-        )
+        places, mirror = self._starts[sources] + within, self._mirror[sources]
+        return Batch(self.images.take(places), self.images.labels[places], sources, mirror)
 
 
 def _free_memory(device: torch.device) -> int:

@@ -19,7 +19,7 @@ from polyshot.data.table import Images
 from polyshot.errors import PolyshotError
 from polyshot.models.views import Views
 from polyshot.tasks import EmbeddingCache, Table, Tasks
-from polyshot.util.hashing import digest
+from polyshot.util.files import digest
 from polyshot.util.progress import Progress
 
 Shape = EpisodeShape | VariableShape

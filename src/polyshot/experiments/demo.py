@@ -13,7 +13,7 @@ from polyshot.config import Config, preset
 from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
-from polyshot.data.toy.packs import Example, draw_example, keep_packs
+from polyshot.data.toy import Example, draw_example, keep_packs
 from polyshot.evaluation.compare import BASELINE, label, rows
 from polyshot.evaluation.evaluate import evaluate, member_shares
 from polyshot.evaluation.results import Result, append_results

@@ -39,8 +39,7 @@ from polyshot.methods.method import Fitted, Method, find_methods
 from polyshot.pool.files import check_domains
 from polyshot.tasks import Tasks
 from polyshot.training.training_run import TrainingRun, settings_mark
-from polyshot.util.files import write_json, write_text
-from polyshot.util.hashing import digest
+from polyshot.util.files import digest, write_json, write_text
 
 EPISODE_SEED = 0
 Measure = Callable[[Cell, Target], None]

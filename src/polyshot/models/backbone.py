@@ -20,7 +20,7 @@ from torch.func import functional_call
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from polyshot.errors import PolyshotError, join_names
-from polyshot.util.hashing import digest
+from polyshot.util.files import digest
 
 AnyNetwork = TypeVar("AnyNetwork", bound=nn.Module)
 SHORTCUTS = ("downsample", "shortcut")
@@ -106,11 +106,8 @@ class Walk:
         Who learns at the sites on the same images needs it once. A network that is not `staged`,
         with methods `stem` and `trunk`, has nothing before it: features are the images themselves.
         """
-        if not _is_staged(self.network):
-            return images
         network: Any = self.network
-        features: Tensor = network.stem(images)
-        return features
+        return network.stem(images) if _is_staged(network) else images
 
     def trunk(self, features: Tensor, acts: Mapping[str, Act]) -> Tensor:
         """Run the rest with acts by the names of layers: what `stem` made -> embeddings [B, d]."""
@@ -204,11 +201,8 @@ def find_layers(network: nn.Module, image: Tensor) -> list[Site]:
         return hook
 
     wanted = (nn.Conv2d, nn.Linear, *NORMS)
-    hooks = [
-        module.register_forward_hook(note(name))
-        for name, module in network.named_modules()
-        if isinstance(module, wanted)
-    ]
+    called = [(name, m) for name, m in network.named_modules() if isinstance(m, wanted)]
+    hooks = [module.register_forward_hook(note(name)) for name, module in called]
     training = network.training
     try:
         with torch.inference_mode(False), torch.no_grad():  # inference tensors have no versions
@@ -228,10 +222,9 @@ def _site(name: str, layer: nn.Module, norm: str | None, x: Tensor) -> Site:
     if isinstance(layer, nn.Linear):
         return Site(name, norm, layer.in_features, layer.out_features, axis=-1)
     assert isinstance(layer, nn.Conv2d)
-    height, width = layer.stride
-    channels = layer.in_channels, layer.out_channels
+    height, width = map(int, layer.stride)
     tap = _tap(layer, x) if layer.groups == 1 else None
-    return Site(name, norm, *channels, stride=(int(height), int(width)), tap=tap)
+    return Site(name, norm, layer.in_channels, layer.out_channels, 1, (height, width), tap)
 
 
 def _tap(layer: nn.Conv2d, x: Tensor) -> tuple[int, int] | None:
@@ -361,9 +354,8 @@ def _firsts(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Tensor]]:
 
 def same_tensors(one: Iterable[Site], other: Iterable[Site]) -> bool:
     """Tell whether what acts at some sites fits others: the same layers of the same sizes."""
-    return [(s.layer, s.inputs, s.outputs) for s in one] == [
-        (s.layer, s.inputs, s.outputs) for s in other
-    ]
+    first, second = ([(s.layer, s.inputs, s.outputs) for s in sites] for sites in (one, other))
+    return first == second
 
 
 def _is_staged(network: nn.Module) -> bool:

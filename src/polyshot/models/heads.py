@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyshot.errors import PolyshotError, did_you_mean, join_names
+from polyshot.errors import PolyshotError, unknown
 
 Metric = Literal["euclidean", "cosine"]
 
@@ -53,10 +53,7 @@ def prototype_logits(
         return scale * (
             2 * cross - q.square().sum(-1)[..., :, None] - p.square().sum(-1)[..., None, :]
         )
-    hint = did_you_mean(metric, get_args(Metric))
-    raise PolyshotError(
-        f"Unknown metric '{metric}'.{hint} Known are {join_names(get_args(Metric))}."
-    )
+    raise unknown("metric", metric, get_args(Metric))
 
 
 def leave_one_out_logits(

@@ -30,8 +30,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyshot.errors import PolyshotError, did_you_mean, join_names
-from polyshot.models.backbone import Act, Site, affine, by_image, same_tensors, sites_of
+from polyshot.errors import PolyshotError, unknown
+from polyshot.models.backbone import NORMS, Act, Site, affine, by_image, same_tensors, sites_of
 
 Kind = Literal["conv1x1", "channel"]
 AnyNetwork = TypeVar("AnyNetwork", bound=nn.Module)
@@ -48,10 +48,7 @@ class Modulator(nn.Module):
     def __init__(self, sites: Sequence[Site], kind: Kind = "conv1x1") -> None:
         super().__init__()
         if kind not in get_args(Kind):
-            hint = did_you_mean(kind, get_args(Kind))
-            raise PolyshotError(
-                f"Unknown modulator kind '{kind}'.{hint} Known are {join_names(get_args(Kind))}."
-            )
+            raise unknown("kind of modulator", kind, get_args(Kind))
         self.sites = [site for site in sites if kind == "channel" or site.takes_maps]
         self.kind = kind
         self.holders: dict[str, nn.Module] = {}
@@ -76,8 +73,7 @@ class Modulator(nn.Module):
 
     def fits(self, base: nn.Module) -> bool:
         """Tell whether it was made for networks like this one."""
-        wanted = Modulator(sites_of(base), self.kind).sites
-        return same_tensors(self.sites, wanted)
+        return same_tensors(self.sites, Modulator(sites_of(base), self.kind).sites)
 
 
 def member_parameters(
@@ -92,7 +88,11 @@ def member_parameters(
     base. `values` stands in for the modulator's own parameters: tensors with a history of their
     own.
     """
-    at = _at_strength(modulator, strength, values)
+    values = dict(modulator.named_parameters()) if values is None else values
+    at = {  # on the line from the identity (0) to the values (1)
+        name: torch.lerp(torch.full_like(value, float(name.endswith(".scale"))), value, strength)
+        for name, value in values.items()
+    }
     member = {name: parameter.detach() for name, parameter in base.named_parameters()}
     for site in modulator.sites:
         layer, key = site.layer, f"{site.layer}.weight"
@@ -104,14 +104,11 @@ def member_parameters(
         bias = f"{site.norm or layer}.bias"
         if modulator.kind == "conv1x1":
             member[key] = member[key] + at_tap(at[key], site, member[key])
-            slope = member[bias].new_ones(())
-            if site.norm is not None:
-                slope = affine(base, site)[0].detach()
-            member[bias] = member[bias] + slope * at[f"{layer}.bias"]
+            slope, _ = affine(base, site)
+            member[bias] = member[bias] + slope.detach() * at[f"{layer}.bias"]
         else:
             scale, scaled = at[f"{layer}.scale"], f"{site.norm or layer}.weight"
-            rows = scale.view(-1, *[1] * (member[scaled].ndim - 1))
-            member[scaled] = member[scaled] * rows
+            member[scaled] = member[scaled] * scale.view(-1, *[1] * (member[scaled].ndim - 1))
             member[bias] = member[bias] * scale + at[f"{layer}.bias"]
     return member
 
@@ -131,17 +128,6 @@ def at_tap(weight: Tensor, site: Site, kernel: Tensor) -> Tensor:
     return F.pad(weight, (left, width - 1 - left, top, height - 1 - top))
 
 
-def _at_strength(
-    modulator: Modulator, strength: float, values: Mapping[str, Tensor] | None = None
-) -> dict[str, Tensor]:
-    """Return the parameters on the line from the identity (0) to `values` (1)."""
-    values = dict(modulator.named_parameters()) if values is None else values
-    return {
-        name: torch.lerp(torch.full_like(value, float(name.endswith(".scale"))), value, strength)
-        for name, value in values.items()
-    }
-
-
 @dataclass(frozen=True, eq=False)
 class TaskModulators:
     """The modulators of E tasks; a leading axis of 1 stands for all of them."""
@@ -156,26 +142,19 @@ class TaskModulators:
 
     def rows(self, rows: Tensor) -> "TaskModulators":
         """Return some of the tasks, int64 ``[k]``; tasks may come more than once."""
-        return TaskModulators(
-            self.sites,
-            *(
-                {name: value if len(value) == 1 else value[rows] for name, value in part.items()}
-                for part in (self.weights, self.slopes, self.shifts)
-            ),
+        weights, slopes, shifts = (
+            {name: value if len(value) == 1 else value[rows] for name, value in part.items()}
+            for part in (self.weights, self.slopes, self.shifts)
         )
+        return TaskModulators(self.sites, weights, slopes, shifts)
 
     def acts(self, tasks: int) -> dict[str, Act]:
         """Return what happens at the sites to the images of so many tasks, task by task."""
-        return {
-            site.layer: TaskAct(
-                site,
-                tasks,
-                self.weights.get(site.layer),
-                self.slopes[site.layer],
-                self.shifts[site.layer],
-            )
-            for site in self.sites
-        }
+        acts: dict[str, Act] = {}
+        for site in self.sites:
+            weight, slope = self.weights.get(site.layer), self.slopes[site.layer]
+            acts[site.layer] = TaskAct(site, tasks, weight, slope, self.shifts[site.layer])
+        return acts
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,10 +181,8 @@ class TaskAct(Act):
         return self._moved(y)
 
     def _moved(self, y: Tensor) -> Tensor:
-        slope, shift = (
-            by_image(v, y, self.tasks, self.site.axis) for v in (self.slope, self.shift)
-        )
-        return torch.addcmul(shift, y, slope)
+        slope = by_image(self.slope, y, self.tasks, self.site.axis)
+        return torch.addcmul(by_image(self.shift, y, self.tasks, self.site.axis), y, slope)
 
 
 def pointwise(x: Tensor, weight: Tensor, site: Site, tasks: int) -> Tensor:
@@ -215,26 +192,20 @@ def pointwise(x: Tensor, weight: Tensor, site: Site, tasks: int) -> Tensor:
     """
     matrix = weight.mT.expand(tasks, -1, -1)
     if site.axis == -1:
-        y = torch.bmm(x.reshape(tasks, -1, site.inputs), matrix)
-        return y.view(*x.shape[:-1], -1)
+        return torch.bmm(x.reshape(tasks, -1, site.inputs), matrix).view(*x.shape[:-1], -1)
     x = x[:, :, :: site.stride[0], :: site.stride[1]]
     images, inputs, height, width = x.shape
-    flat = x.permute(0, 2, 3, 1).reshape(tasks, -1, inputs)
-    y = torch.bmm(flat, matrix)
+    y = torch.bmm(x.permute(0, 2, 3, 1).reshape(tasks, -1, inputs), matrix)
     return y.view(images, height, width, -1).permute(0, 3, 1, 2)
 
 
 def task_modulators(
     base: nn.Module, modulators: Sequence[Modulator], shares: Tensor
 ) -> TaskModulators:
-    """Blend modulators of one kind for each task.
+    """Blend M modulators of one kind, perhaps none, for each task.
 
-    Args:
-        base: what they modulate.
-        modulators: M of them, perhaps none.
-        shares: ``[E, M]`` of each in a task's blend, strengths included; what is missing to 1 goes
-            to the base.
-
+    `shares` ``[E, M]`` are of each in a task's blend, strengths included; what is missing to 1 goes
+    to the base.
     """
     weights, slopes, shifts = {}, {}, {}
 
@@ -264,12 +235,8 @@ def task_modulators(
 
 def no_weights(base: nn.Module, sites: Sequence[Site]) -> dict[str, Tensor]:
     """Return `conv1x1` weights that change nothing: ``[1, outputs, inputs]``, zeros."""
-    like = next(base.parameters())
-    return {
-        site.layer: like.new_zeros(1, site.outputs, site.inputs)
-        for site in sites
-        if site.takes_maps
-    }
+    like, mapped = next(base.parameters()), [site for site in sites if site.takes_maps]
+    return {site.layer: like.new_zeros(1, site.outputs, site.inputs) for site in mapped}
 
 
 def fold_task(base: AnyNetwork, modulators: TaskModulators, task: int) -> AnyNetwork:
@@ -283,9 +250,7 @@ def fold_task(base: AnyNetwork, modulators: TaskModulators, task: int) -> AnyNet
         for site in modulators.sites:
             layer = folded.get_submodule(site.layer)
             kernel = layer.get_parameter("weight")
-            slope, shift = (
-                own(part, site.layer) for part in (modulators.slopes, modulators.shifts)
-            )
+            slope, shift = own(modulators.slopes, site.layer), own(modulators.shifts, site.layer)
             if site.layer in modulators.weights:
                 weight = own(modulators.weights, site.layer)
                 if site.tap is None:
@@ -294,15 +259,13 @@ def fold_task(base: AnyNetwork, modulators: TaskModulators, task: int) -> AnyNet
                     kernel[:, :, site.tap[0], site.tap[1]] += weight
             if site.norm is None:
                 kernel.mul_(slope.view(-1, *[1] * (kernel.ndim - 1)))
-                bias = layer.get_parameter("bias")
-                bias.mul_(slope).add_(shift)
+                layer.get_parameter("bias").mul_(slope).add_(shift)
                 continue
             norm = folded.get_submodule(site.norm)
-            variance, mean = norm.get_buffer("running_var"), norm.get_buffer("running_mean")
-            eps = norm.eps
-            assert isinstance(eps, float)
-            norm.get_parameter("weight").copy_(slope * torch.sqrt(variance + eps))
-            norm.get_parameter("bias").copy_(shift + mean * slope)
+            assert isinstance(norm, NORMS) and norm.running_var is not None
+            assert norm.running_mean is not None
+            norm.weight.copy_(slope * torch.sqrt(norm.running_var + norm.eps))
+            norm.bias.copy_(shift + norm.running_mean * slope)
     return folded
 
 
@@ -322,8 +285,7 @@ def rows_of_one(parameters: Sequence[nn.Parameter]) -> Tensor:
         each.data_ptr() == start + i * size and each.is_contiguous()
         for i, each in enumerate(parameters)
     ):
-        values = first.detach().contiguous()
-        shape = len(parameters), *first.shape
+        values, shape = first.detach().contiguous(), (len(parameters), *first.shape)
         return values.as_strided(shape, (first.numel(), *values.stride()))
     if first.is_inference():  # such a one cannot be moved
         return torch.stack(list(parameters))

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from polyshot.errors import PolyshotError, did_you_mean, join_names
+from polyshot.errors import PolyshotError, join_names, unknown
 from polyshot.models.backbone import Site
 
 Stem = Literal["imagenet", "small", "small/2"]
@@ -30,10 +30,7 @@ class ResNetConfig:
         if self.width < 1:
             raise PolyshotError(f"The width of a ResNet must be at least 1, not {self.width}.")
         if self.stem not in get_args(Stem):
-            hint = did_you_mean(self.stem, get_args(Stem))
-            raise PolyshotError(
-                f"Unknown stem '{self.stem}'.{hint} Known are {join_names(get_args(Stem))}."
-            )
+            raise unknown("stem", self.stem, get_args(Stem))
 
     @property
     def dim(self) -> int:
@@ -72,14 +69,10 @@ class Block(nn.Module):
         self.bn1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(outputs)
-        self.downsample = (
-            nn.Identity()
-            if stride == 1 and inputs == outputs
-            else nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False),
-                nn.BatchNorm2d(outputs),
-            )
-        )
+        self.downsample: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            pointwise = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            self.downsample = nn.Sequential(pointwise, nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the block."""
@@ -97,12 +90,9 @@ class ResNet(nn.Module):
     def __init__(self, config: ResNetConfig | None = None) -> None:
         super().__init__()
         self.config = config = config or ResNetConfig()
-        width = config.width
-        if config.stem == "imagenet":
-            self.conv1 = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
-        else:
-            stride = 2 if config.stem == "small/2" else 1
-            self.conv1 = nn.Conv2d(3, width, 3, stride, padding=1, bias=False)
+        width, side = config.width, 7 if config.stem == "imagenet" else 3
+        stride = 1 if config.stem == "small" else 2
+        self.conv1 = nn.Conv2d(3, width, side, stride, padding=side // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.maxpool = nn.MaxPool2d(3, 2, 1) if config.stem == "imagenet" else nn.Identity()
         self.layer1 = nn.Sequential(Block(width, width, 1), Block(width, width, 1))
@@ -145,13 +135,13 @@ def load_base(model: ResNet, state_dict: Mapping[str, Tensor]) -> None:
     given = {name: tensor for name, tensor in state_dict.items() if not name.startswith("fc.")}
     wanted = model.state_dict()
     missing = [k for k in wanted if k not in given and not k.endswith(".num_batches_tracked")]
-    unknown = [k for k in given if k not in wanted]
+    strange = [k for k in given if k not in wanted]
     shapes = [
         f"{k} (is {list(given[k].shape)}, should be {list(wanted[k].shape)})"
         for k in wanted
         if k in given and given[k].shape != wanted[k].shape
     ]
-    faults = {"missing keys": missing, "unknown keys": unknown, "wrong shapes": shapes}
+    faults = {"missing keys": missing, "unknown keys": strange, "wrong shapes": shapes}
     found = "; ".join(f"{fault}: {join_names(keys, 3)}" for fault, keys in faults.items() if keys)
     if found:
         raise PolyshotError(

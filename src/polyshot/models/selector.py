@@ -77,5 +77,4 @@ class MemberAttention(nn.Module):
 
     def forward(self, prototypes: Tensor) -> Tensor:
         """Weigh the members by unit prototypes [E, M, W, d]: [E, M], rows sum to 1."""
-        weights: Tensor = self.attention(prototypes).mean(1)
-        return weights
+        return self.attention(prototypes).mean(1)

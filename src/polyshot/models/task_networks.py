@@ -90,8 +90,7 @@ def _convolve(x: Tensor, kernel: Tensor, layer: nn.Conv2d, patches: bool) -> Ten
     if torch.is_autocast_enabled(x.device.type):
         kind = torch.get_autocast_dtype(x.device.type)
         x, kernel = x.to(kind), kernel.to(kind)
-    stride = layer.stride[0]
-    result: Tensor = _Convolution.apply(x, kernel, stride)  # type: ignore[no-untyped-call]
+    result: Tensor = _Convolution.apply(x, kernel, layer.stride[0])  # type: ignore[no-untyped-call]
     return result
 
 

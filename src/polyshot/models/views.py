@@ -1,8 +1,7 @@
 """How networks see images: normalised, and perhaps more than once.
 
-Views: an image may be embedded several times, moved and zoomed a little, and the mean counts.
-
-It steadies embeddings at the price of more passes. Views are the same for every image and domain.
+Views: an image may be embedded several times, moved and zoomed a little, and the mean counts. It
+steadies embeddings at the price of more passes. Views are the same for every image and domain.
 """
 
 from collections.abc import Callable
@@ -69,11 +68,9 @@ def apply_view(images: Tensor, view: View) -> Tensor:
     if view == View(1.0):
         return images
     flat = images.flatten(0, -4)
-    room = 1 - view.side
-    affine = torch.tensor(
-        [[view.side, 0.0, view.right * room], [0.0, view.side, view.down * room]],
-        device=flat.device,
-    ).expand(len(flat), 2, 3)
+    side, room = view.side, 1 - view.side
+    rows = [[side, 0.0, view.right * room], [0.0, side, view.down * room]]
+    affine = torch.tensor(rows, device=flat.device).expand(len(flat), 2, 3)
     grid = F.affine_grid(affine, list(flat.shape), align_corners=False)
     moved = F.grid_sample(flat, grid, padding_mode="reflection", align_corners=False)
     return moved.view(images.shape)
@@ -91,9 +88,7 @@ def normalise(images: Tensor) -> Tensor:
 
 def _constants(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Make mean and std [1, 3, 1, 1]."""
-    mean, std = (
-        torch.tensor(values, device=device, dtype=dtype).view(1, 3, 1, 1) for values in (MEAN, STD)
-    )
+    mean, std = (torch.tensor(v, device=device, dtype=dtype).view(1, 3, 1, 1) for v in (MEAN, STD))
     return mean, std
 
 

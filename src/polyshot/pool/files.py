@@ -1,12 +1,23 @@
-"""A pool's folder: ``pool.json`` and safetensors files, each checked against its sha256."""
+"""A pool's folder: ``pool.json`` and safetensors files, each checked against its sha256.
+
+Precision is how many bits a stored weight takes: kernels and matrices may be rounded, vectors
+(batch norm, biases, channel modulators) never are: they are few, and variances may be small. An
+8-bit tensor ``name`` is int8, one row an output channel, with a float32 factor for each row beside
+it under ``name.factor``: half precision would lose the factors of weak modulators, which lie near
+its smallest number. A 6-bit tensor is the same with fewer steps, deflated into uint8, with its
+shape under ``name.shape``: weights are bell-shaped, so that 5.3 bits are left of each.
+"""
 
 import hashlib
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from urllib.parse import quote
 
+import torch
 from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor, nn
@@ -19,18 +30,9 @@ from polyshot.models.modulators import Kind, Modulator
 from polyshot.models.resnet import ResNet, ResNetConfig, load_base
 from polyshot.models.selector import MemberAttention, Selector
 from polyshot.models.views import MEAN, STD, Views
-from polyshot.pool.precision import Precision, from_stored, to_stored
 from polyshot.pool.statistics import from_tensors, to_tensors
-from polyshot.util import __version__
-from polyshot.util.checks import (
-    LONGEST_NAME,
-    Name,
-    Range,
-    Sha256,
-    build,
-    check_name,
-    read_description,
-)
+from polyshot.util import __version__, checks
+from polyshot.util.checks import Name, Range, Sha256
 from polyshot.util.files import new_folder, tensor_bytes, write_bytes, write_json
 
 if TYPE_CHECKING:
@@ -43,6 +45,11 @@ FORMAT = 4
 the selector's tasks. 3: an image may be looked at more than once. 4: weights may be 6-bit.
 """
 
+Precision = Literal["full", "half", "eight", "six"]
+"""Bits of a weight: 32 (to the bit as trained), 16, 8, or 6."""
+FACTOR, SHAPE = ".factor", ".shape"
+STEPS = {"eight": 127, "six": 31}
+"""Steps from 0 to the largest weight of a row; symmetric, so -128 and -32 are never used."""
 STATISTICS_FILE = "task_statistics.safetensors"
 
 BESIDE: dict[str, Precision] = {"selector": "half", "urt": "six", "statistics": "eight"}
@@ -65,17 +72,16 @@ def write_pool(pool: "Pool", path: Path, precision: Precision) -> None:
     selector = None
     if pool.selector is not None:
         files["selector.safetensors"] = to_stored(pool.selector.state_dict(), beside["selector"])
-        selector = {
-            "inputs": pool.selector.hidden.in_features,
-            "hidden": pool.selector.hidden.out_features,
-            "outputs": pool.selector.output.out_features,
-            "unit_input": pool.unit_input,
-        }
+        hidden, output = pool.selector.hidden, pool.selector.output
+        shape = SelectorShape(
+            hidden.in_features, hidden.out_features, output.out_features, pool.unit_input
+        )
+        selector = asdict(shape)
     urt = None
     if pool.urt is not None:
         files["urt.safetensors"] = to_stored(pool.urt.state_dict(), beside["urt"])
-        heads, outputs = pool.urt.heads, pool.urt.ask.out_features
-        urt = {"inputs": pool.urt.ask.in_features, "heads": heads, "hidden": outputs // heads}
+        ask, heads = pool.urt.ask, pool.urt.heads
+        urt = {"inputs": ask.in_features, "heads": heads, "hidden": ask.out_features // heads}
     if pool.statistics:
         files[STATISTICS_FILE] = to_stored(to_tensors(pool.statistics), beside["statistics"])
     about = {
@@ -166,14 +172,14 @@ class Description:
 
 def read_pool(path: Path) -> dict[str, Any]:
     """Read a pool's folder: the arguments of `Pool`, checked before anything is built."""
-    about, _ = read_description(path, "pool.json", "pool", FORMAT, Description)
+    about, _ = checks.read_description(path, "pool.json", "pool", FORMAT, Description)
     if about.architecture.get("name") != "resnet18":
         raise PolyshotError(f"The pool {path} is of an unknown architecture: upgrade Polyshot.")
     if (about.normalisation.mean, about.normalisation.std) != (MEAN, STD):
         raise PolyshotError(f"The pool {path} normalises images in another way: train it anew.")
     shape = {name: value for name, value in about.architecture.items() if name != "name"}
     try:
-        config: ResNetConfig = build(ResNetConfig, shape, "architecture")
+        config: ResNetConfig = checks.build(ResNetConfig, shape, "architecture")
     except PolyshotError as error:
         raise PolyshotError(f"The pool {path} has a damaged pool.json: {error}.") from None
 
@@ -205,13 +211,12 @@ def read_pool(path: Path) -> dict[str, Any]:
         try:
             statistics = from_tensors(about.task_statistics, read(STATISTICS_FILE))
         except KeyError as error:
-            raise PolyshotError(
-                f"The pool {path} has a damaged {STATISTICS_FILE}: {error}."
-            ) from None
+            damaged = f"The pool {path} has a damaged {STATISTICS_FILE}: {error}."
+            raise PolyshotError(damaged) from None
+    same = ("size", "kind", "metric", "views", "about", "adaptation")
     return {
+        **{name: getattr(about, name) for name in same},
         "config": config,
-        **{name: getattr(about, name) for name in ("size", "kind", "metric", "views", "about")},
-        "adaptation": about.adaptation,
         "base": base,
         "modulators": modulators,
         "strengths": strengths,
@@ -228,7 +233,7 @@ def modulator_file(domain: str) -> str:
     name = quote(domain, safe=" ")
     if name.startswith("."):  # neither hidden nor the folder above
         name = f"%2E{name[1:]}"
-    if not name or len(name) > LONGEST_NAME:  # escapes included
+    if not name or len(name) > checks.LONGEST_NAME:  # escapes included
         raise PolyshotError(f"'{domain[:40]}' is no name for a domain: it is empty or too long.")
     return f"modulators/{name}.safetensors"
 
@@ -237,7 +242,7 @@ def check_domains(domains: Sequence[str]) -> None:
     """Refuse names that are paths, and domains whose files would be one where case is ignored."""
     files: dict[str, str] = {}
     for name in domains:
-        check_name(name, "The name of a domain")
+        checks.check_name(name, "The name of a domain")
         other = files.setdefault(modulator_file(name).lower(), name)
         if other != name:
             raise PolyshotError(
@@ -284,3 +289,58 @@ def load_state(module: nn.Module, tensors: Mapping[str, Tensor], what: str) -> N
             f"({shapes})."
         )
     module.load_state_dict(dict(tensors))
+
+
+def to_stored(tensors: Mapping[str, Tensor], precision: Precision) -> dict[str, Tensor]:
+    """Bring tensors into the form on disk."""
+    stored: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        whole = tensor.detach().cpu().contiguous()
+        if precision == "full" or whole.ndim < 2 or not whole.is_floating_point():
+            stored[name] = whole
+        elif precision == "half":
+            stored[name] = whole.half()
+        else:
+            steps, stored[name + FACTOR] = _rounded(whole, STEPS[precision])
+            stored[name] = steps
+            if precision == "six":
+                packed = bytearray(zlib.compress(steps.numpy().tobytes(), 9))
+                stored[name] = torch.frombuffer(packed, dtype=torch.uint8)
+                stored[name + SHAPE] = torch.tensor(steps.shape)
+    return stored
+
+
+def from_stored(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Bring tensors back into float32; inverse of `to_stored` up to its rounding."""
+    tensors = {}
+    for name, tensor in stored.items():
+        factor, shape = (stored.get(name + beside) for beside in (FACTOR, SHAPE))
+        if factor is not None:
+            steps = tensor if shape is None else _inflated(name, tensor, shape)
+            if factor.shape != steps.shape[:1]:
+                raise PolyshotError(
+                    f"{name} has wrong shapes: {list(factor.shape)} factors for "
+                    f"{list(steps.shape)} weights."
+                )
+            tensors[name] = steps.float() * factor.view(-1, *[1] * (steps.ndim - 1))
+        elif not name.endswith((FACTOR, SHAPE)):
+            tensors[name] = tensor.float() if tensor.dtype == torch.float16 else tensor
+    return tensors
+
+
+def _rounded(tensor: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Round a kernel or matrix [outputs, ...] to int8 and its factors [outputs]."""
+    rows = tensor.float().flatten(1)
+    factor = rows.abs().amax(1) / most  # [outputs]; 0 for a row of zeros
+    steps = rows / factor.clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(1)
+    return steps.round().clamp(-most, most).to(torch.int8).view_as(tensor), factor
+
+
+def _inflated(name: str, packed: Tensor, shape: Tensor) -> Tensor:
+    """Bring back int8 of this shape from uint8 [bytes]."""
+    sizes = [int(size) for size in shape]
+    try:
+        data = bytearray(zlib.decompressobj().decompress(packed.numpy().tobytes(), prod(sizes) + 1))
+        return torch.frombuffer(data, dtype=torch.int8).view(sizes)
+    except (zlib.error, ValueError, RuntimeError) as error:
+        raise PolyshotError(f"{name} cannot be unpacked: {error}.") from None

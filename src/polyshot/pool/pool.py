@@ -26,11 +26,10 @@ from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.selector import MemberAttention, Selector
 from polyshot.models.views import MEAN, STD, Views, check_views
 from polyshot.pool.default import default_pool
-from polyshot.pool.files import check_domains, read_pool, write_pool
-from polyshot.pool.precision import Precision
+from polyshot.pool.files import Precision, check_domains, read_pool, write_pool
 from polyshot.pool.statistics import SourceTasks, check_statistics
 from polyshot.tasks import Pixels, Table, for_prediction
-from polyshot.util.hashing import digest
+from polyshot.util.files import digest
 from polyshot.util.progress import Progress
 
 if TYPE_CHECKING:
@@ -117,20 +116,19 @@ class Pool:
             with_old_names(asdict(self.adaptation)),
             *(() if shape == EpisodeShape() else (shape.way, shape.shot)),
         )
-        names = self.members[1:]
         attention = [] if self.urt is None else [state_hash(self.urt)]
-        return digest(repr(settings), selector, *names, *self.member_hashes(), *attention)
+        members = (*self.modulators, *self.member_hashes())
+        return digest(repr(settings), selector, *members, *attention)
 
     def member_hashes(self) -> list[str]:
         """Hash what each member's embeddings depend on; members of strength 0 are the base."""
         views = () if self.views == "one" else (self.views,)
         base = digest(repr((self.config, MEAN, STD, *views)), state_hash(self.base))
-        return [base] + [
-            digest(base, self.kind, repr(strength), state_hash(self.modulators[name]))
-            if strength
-            else base
-            for name, strength in self.strengths.items()
-        ]
+        hashes = [base]
+        for name, strength in self.strengths.items():
+            own = [state_hash(self.modulators[name])] if strength else []
+            hashes.append(digest(base, self.kind, repr(strength), *own) if own else base)
+        return hashes
 
     def member_hash(self, member: int) -> str:
         """Hash what the embeddings of one member depend on."""
@@ -202,8 +200,7 @@ class Pool:
 
         `tasks` are raw means of the support sets (`models.selector.task_embedding`).
         """
-        selector = self.check_selector()
-        tasks = tasks.to(self.device)
+        selector, tasks = self.check_selector(), tasks.to(self.device)
         if self.unit_input:
             tasks = nn.functional.normalize(tasks, dim=-1)
         with torch.inference_mode():
@@ -282,29 +279,24 @@ class Pool:
         return cls(**read_pool(Path(path))).to(device)
 
     def _modules(self) -> list[nn.Module]:
-        parts: list[nn.Module | None] = [self.base, *self.modulators.values()]
-        parts += [self.selector, self.urt]
-        return [part for part in parts if part is not None]
+        beside = [part for part in (self.selector, self.urt) if part is not None]
+        return [self.base, *self.modulators.values(), *beside]
 
     def _check(self) -> None:
         count = len(self.members)
         if len(self.scales) != count:
             raise PolyshotError(f"{count} members need as many scales, not {len(self.scales)}.")
-        if self.selector is not None and self.selector.output.out_features != count:
+        outputs = count if self.selector is None else self.selector.output.out_features
+        if outputs != count:
             raise PolyshotError(
-                f"The selector chooses among {self.selector.output.out_features} members, "
-                f"the pool has {count}: train the selector anew."
+                f"The selector chooses among {outputs} members, the pool has {count}: train the "
+                "selector anew."
             )
-        alien = [
-            name
-            for name, modulator in self.modulators.items()
-            if modulator.kind != self.kind or not modulator.fits(self.base)
-        ]
+        members = self.modulators.items()
+        alien = [name for name, m in members if m.kind != self.kind or not m.fits(self.base)]
         if alien or self.base.config != self.config:
-            raise PolyshotError(
-                f"{join_names(alien) or 'The base'}: not {self.kind} of {self.config}, as the "
-                "pool is."
-            )
+            which = join_names(alien) or "The base"
+            raise PolyshotError(f"{which}: not {self.kind} of {self.config}, as the pool is.")
         check_views(self.views)
         check_domains(list(self.modulators))
         check_statistics(self.statistics, self.config.dim, count)

@@ -33,10 +33,8 @@ class TaskSample(NamedTuple):
         unknown = self.accuracy.new_full((len(self.tasks), 1), torch.nan)
         last = self.accuracy.shape[1]
         index = [last if column is None else column for column in columns]
-        accuracy, likelihood = (
-            torch.cat([each, unknown], 1)[:, index] for each in (self.accuracy, self.likelihood)
-        )
-        return TaskSample(self.tasks, accuracy, likelihood)
+        answers = (self.accuracy, self.likelihood)
+        return TaskSample(self.tasks, *(torch.cat([a, unknown], 1)[:, index] for a in answers))
 
 
 class SourceTasks(NamedTuple):
@@ -75,15 +73,13 @@ def to_tensors(statistics: Statistics) -> dict[str, Tensor]:
 
 def from_tensors(sources: Sequence[str], tensors: Mapping[str, Tensor]) -> dict[str, SourceTasks]:
     """Read back what `to_tensors` laid out; KeyError where something is missing."""
+
+    def sample_of(source: str, part: str) -> TaskSample:
+        names = [f"{source}.{part}.{name}" for name in TaskSample._fields]
+        return TaskSample(*(tensors[name].half() for name in names))
+
     return {
-        source: SourceTasks(
-            *(
-                TaskSample(
-                    *(tensors[f"{source}.{part}.{name}"].half() for name in TaskSample._fields)
-                )
-                for part in get_args(Part)
-            )
-        )
+        source: SourceTasks(*(sample_of(source, part) for part in get_args(Part)))
         for source in sources
     }
 

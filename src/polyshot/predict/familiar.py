@@ -45,12 +45,10 @@ def familiar(pool: Pool, tasks: Tasks) -> Tensor:
         """Measure from each source: directions [n, d] -> [n, sources]."""
         return squares(directions.unsqueeze(1) - centres)
 
-    limits = torch.stack(
-        [
-            distances(_directions(kept.val.tasks))[:, i].quantile(NEARLY_ALL)
-            for i, kept in enumerate(pool.statistics.values())
-        ]
-    )
+    limits = [
+        distances(_directions(kept.val.tasks))[:, i].quantile(NEARLY_ALL)
+        for i, kept in enumerate(pool.statistics.values())
+    ]
     mask = tasks.present.cpu()
     support = tasks.support_of(pool.network(0)).detach().cpu().double()  # [E, W, S, d]
     support = support.where(mask.unsqueeze(-1), support.new_zeros(()))
@@ -59,7 +57,8 @@ def familiar(pool: Pool, tasks: Tasks) -> Tensor:
     apart, freedom = _scattered(support, mask)
     scatter = squares(apart / means.norm(dim=-1)[:, None, None, None]).sum((1, 2)) / freedom
     excess = scatter * (1 / mask.sum((1, 2)) - 1 / (shape.way * shape.shot))
-    return (distances(_directions(means)) - excess.unsqueeze(1) <= limits).any(1)
+    away = distances(_directions(means)) - excess.unsqueeze(1)  # [E, sources]
+    return (away <= torch.stack(limits)).any(1)
 
 
 def _scattered(support: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,13 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyshot.errors import PolyshotError
-from polyshot.models.heads import (
-    Metric,
-    leave_one_out_logits,
-    prepared,
-    prototype_logits,
-    prototypes,
-)
+from polyshot.models import heads
+from polyshot.models.heads import Metric
 
 NONE = "none of these"
 """The answer."""
@@ -55,17 +50,14 @@ class Threshold:
 
     def below(self, nearness: Tensor) -> NDArray[np.bool_]:
         """Tell which images ``[n]`` are none of these."""
-        found: NDArray[np.bool_] = (nearness < self.value).numpy()
-        return found
+        return (nearness < self.value).numpy()
 
 
 def set_threshold(nearness: Tensor, rate: float) -> Threshold:
     """Choose the highest threshold that keeps the rate of false alarms.
 
-    Args:
-        nearness: of the examples that could be left out, ``[n]``.
-        rate: share of images like them that may be called none of these.
-
+    `nearness` ``[n]`` is of the examples that could be left out, `rate` the share of images like
+    them that may be called none of these.
     """
     count = len(nearness)
     if not count:
@@ -88,32 +80,26 @@ def set_threshold(nearness: Tensor, rate: float) -> Threshold:
 class Nearness:
     """How near images are to the classes of one task.
 
-    W classes, S places in the largest, d entries an embedding.
+    W classes, S places in the largest, d entries an embedding. It learns from the examples: of each
+    network its weight, raw embeddings ``[1, W, S, d]`` and scale. The mask, bool ``[1, W, S]``, is
+    True where there is an example.
     """
 
     def __init__(
         self, networks: Sequence[tuple[float, Tensor, float]], mask: Tensor, metric: Metric
     ) -> None:
-        """Learn from the examples.
-
-        Args:
-            networks: of each its weight, raw embeddings of the examples ``[1, W, S, d]``, scale.
-            mask: bool ``[1, W, S]``, True where there is an example.
-            metric: how embeddings are compared.
-
-        """
         self._metric = metric
         # Cosines of different networks can be compared, distances only at their scales.
         self._factors = [w if metric == "cosine" else w * scale for w, _, scale in networks]
-        ready = [prepared(support, metric) for _, support, _ in networks]
-        self._centres = [prototypes(support, mask) for support in ready]  # [1, W, d] each
+        ready = [heads.prepared(support, metric) for _, support, _ in networks]
+        self._centres = [heads.prototypes(support, mask) for support in ready]  # [1, W, d] each
         self.examples = self._left_out(ready, mask)
         """``[n]``: of the examples that have another of their class, each left out."""
 
     def of(self, embeddings: Sequence[Tensor]) -> Tensor:
         """Judge n images by their raw embeddings ``[n, d]``, one tensor a network: ``[n]``."""
         near = [
-            factor * prototype_logits(query.unsqueeze(0), centres, self._metric)[0]
+            factor * heads.prototype_logits(query.unsqueeze(0), centres, self._metric)[0]
             for factor, query, centres in zip(self._factors, embeddings, self._centres, strict=True)
         ]
         return torch.stack(near).sum(0).amax(-1)
@@ -122,7 +108,7 @@ class Nearness:
         if mask.shape[-1] < 2:
             return torch.zeros(0)
         near = [
-            factor * leave_one_out_logits(support, self._metric, 1.0, mask)[0]  # [W, S, W]
+            factor * heads.leave_one_out_logits(support, self._metric, 1.0, mask)[0]  # [W, S, W]
             for factor, support in zip(self._factors, ready, strict=True)
         ]
         answered = mask[0] & (mask[0].sum(1, keepdim=True) > 1)  # [W, S]
@@ -150,8 +136,7 @@ def check_classes(classes: NDArray[Any]) -> None:
 
 def with_none(labels: NDArray[Any], none: NDArray[np.bool_]) -> NDArray[Any]:
     """Put the answer in place of some labels ``[n]``; numbers and it make an array of objects."""
-    wide = labels.astype(
-        np.result_type(labels, np.array(NONE)) if labels.dtype.kind == "U" else object
-    )
+    kind = np.result_type(labels, np.array(NONE)) if labels.dtype.kind == "U" else object
+    wide = labels.astype(kind)
     wide[none] = NONE
     return wide

@@ -41,9 +41,8 @@ class OwnNetworks:
         if len(self.rows) == 1:  # as a plain network it is twice as fast
             embeddings = queries.query_of(self.folded, self.rows)
         else:
-            embeddings = embed_own(
-                self.base, self.modulators, queries.query_images, self.rows, queries.table.views
-            )
+            images, views = queries.query_images, queries.table.views
+            embeddings = embed_own(self.base, self.modulators, images, self.rows, views)
         return self.classifiers.logits(embeddings)
 
     @cached_property
@@ -68,14 +67,10 @@ def blend_networks(pool: Pool, tasks: Tasks, weights: Tensor, adaptation: str) -
     """Give each task its blend; `adaptation` is one on embeddings: none, head or pa."""
     modulators = blended(pool, weights)
     rows = torch.arange(len(tasks), device=pool.device)
-    support = embed_own(pool.base, modulators, _flat_support(tasks), rows, tasks.table.views)
+    flat = embed_own(pool.base, modulators, flat_support(tasks), rows, tasks.table.views)
+    support, scale = flat.view(*tasks.support.shape, -1), blended_scale(pool, weights)
     classifiers = fit_classifiers(
-        support.view(len(tasks), tasks.way, -1, support.shape[-1]),
-        tasks.mask,
-        pool.metric,
-        blended_scale(pool, weights),
-        adaptation,
-        pool.adaptation,
+        support, tasks.mask, pool.metric, scale, adaptation, pool.adaptation
     )
     as_it_is = torch.ones(len(tasks), device=pool.device)
     return OwnNetworks(pool.base, modulators, rows, classifiers, as_it_is)
@@ -111,7 +106,7 @@ def embed_own(
 
 def support_embeddings(networks: OwnNetworks, tasks: Tasks) -> Tensor:
     """Embed the support sets of the tasks `rows` by their own networks: raw ``[k, W, S, d]``."""
-    images = _flat_support(tasks)
+    images = flat_support(tasks)
     flat = embed_own(networks.base, networks.modulators, images, networks.rows, tasks.table.views)
     return flat.view(len(networks.rows), tasks.way, tasks.shot, -1)
 
@@ -122,5 +117,6 @@ def tasks_at_once(images: int, device: torch.device) -> int:
     return max(1, AT_ONCE[device.type] * 25 // max(images, 12))
 
 
-def _flat_support(tasks: Tasks) -> Callable[[Tensor], Tensor]:
+def flat_support(tasks: Tasks) -> Callable[[Tensor], Tensor]:
+    """Return what gives the support images of some tasks in one row: ``[k, W * S, 3, ...]``."""
     return lambda rows: tasks.support_images(rows).flatten(1, 2)

@@ -6,6 +6,11 @@ own. A query's answer depends on the support set and on itself alone. First supp
 from (`fit_tasks`), then queries are asked (`FittedTasks.probabilities`): a user's classifier does
 the first once and the second often, an evaluation both at once. R rules, E tasks, W ways, Q
 queries.
+
+How sure answers may be: prototypes of few images tell less than those of many. A pool's scales are
+fitted to tasks of one number of images a class; with s images prototypes want s / (s + 2) of the
+scale that they would have with very many (docs/results/adaptation.md has what was measured). The
+inverse temperature changes how sure answers are, and no answer.
 """
 
 from collections.abc import Sequence
@@ -18,14 +23,9 @@ from torch import Tensor, nn
 
 from polyshot.errors import unknown
 from polyshot.pool.pool import Pool
+from polyshot.predict import own_networks
 from polyshot.predict.adapt.tsa import learn_own_networks
-from polyshot.predict.calibration import UNTEMPERED, inverse_temperature, tempered
-from polyshot.predict.own_networks import (
-    OwnNetworks,
-    blend_networks,
-    blended_scale,
-    support_embeddings,
-)
+from polyshot.predict.own_networks import OwnNetworks, blend_networks
 from polyshot.predict.readout import TaskClassifiers, fit_classifiers
 from polyshot.predict.rules import Mix, Rule
 from polyshot.tasks import Queries, Tasks
@@ -33,6 +33,10 @@ from polyshot.util.device import one_thread
 from polyshot.util.progress import Progress
 
 Adaptation = Literal["none", "head", "pa", "tsa"]
+HALF = 2.0
+"""Images a class whose prototypes want half of the scale of very many."""
+UNTEMPERED = ("head",)
+"""Adaptations whose answers stay as they are: heads are learned from a scale of their own."""
 
 
 class Answers(NamedTuple):
@@ -96,16 +100,13 @@ def fit_tasks(
     if adaptation != "tsa":
         return _fit_rules(pool, tasks, rules, weights, adaptation)
 
-    def plain_on_halves(rule: Rule, own: Tensor, known: Tensor, places: Tensor) -> Tensor:
-        half = tasks.held_out(known, places)
-        answers = _fit_rules(pool, half, [rule], [own], "none")._by_rules(half)[0]
-        return answers.clamp(min=1e-9).log().to(pool.device)
-
     learned, diverged = [], []
     for rule, own in zip(rules, weights, strict=True):
 
         def plain(known: Tensor, places: Tensor, rule: Rule = rule, own: Tensor = own) -> Tensor:
-            return plain_on_halves(rule, own, known, places)
+            half = tasks.held_out(known, places)
+            answers = _fit_rules(pool, half, [rule], [own], "none")._by_rules(half)[0]
+            return answers.clamp(min=1e-9).log().to(pool.device)
 
         networks, failed = learn_own_networks(pool, tasks, own, plain, report)
         learned.append(networks)
@@ -182,15 +183,11 @@ class FittedTasks:
 
     def probabilities(self, queries: Queries) -> Tensor:
         """Classify the queries of all tasks: ``[R, E, Q, W]``."""
-        plain = self._by_rules(queries) if self.rules else None
-        answers = plain
+        answers = self._by_rules(queries) if self.rules else None
         if self.learned:
-            answers = torch.stack(
-                [
-                    self._by_learned(networks, queries, None if plain is None else plain[i])
-                    for i, networks in enumerate(self.learned)
-                ]
-            )
+            plain = [None] * len(self.learned) if answers is None else answers
+            pairs = zip(self.learned, plain, strict=True)
+            answers = torch.stack([self._by_learned(each, queries, own) for each, own in pairs])
         assert answers is not None, "without rules, everything was learned"
         if self.adaptation in UNTEMPERED:
             return answers
@@ -265,16 +262,13 @@ class FittedTasks:
         if mixes == "modulators":
             if 0 not in self.blends:
                 self.blends[0] = blend_networks(self.pool, tasks, weights, "none")
-            blend = self.blends[0]
-            scale = float(blended_scale(self.pool, weights))
-            return [Evidence(1.0, support_embeddings(blend, tasks), scale)]
+            support = own_networks.support_embeddings(self.blends[0], tasks)
+            scale = float(own_networks.blended_scale(self.pool, weights))
+            return [Evidence(1.0, support, scale)]
+        pool, asked = self.pool, weights[0].nonzero().flatten().tolist()
         return [
-            Evidence(
-                float(weights[0, i]),
-                tasks.support_of(self.pool.network(i)),
-                self.pool.scales[i],
-            )
-            for i in weights[0].nonzero().flatten().tolist()
+            Evidence(float(weights[0, i]), tasks.support_of(pool.network(i)), pool.scales[i])
+            for i in asked
         ]
 
     def see(self, queries: Queries, mixes: Mix) -> list[Tensor]:
@@ -283,6 +277,21 @@ class FittedTasks:
             return [queries.query_of(self.blends[0].folded)[0]]
         asked = self.weights[0][0].nonzero().flatten().tolist()
         return [queries.query_of(self.pool.network(i))[0] for i in asked]
+
+
+def inverse_temperature(pool: Pool, shots: Tensor) -> Tensor:
+    """Return the factor on the logarithms of probabilities, for any numbers of images a class."""
+    if pool.metric != "cosine":  # not measured
+        return torch.ones_like(shots)
+    usual = pool.task_shape.shot
+    return (usual + HALF) / usual * shots / (shots + HALF)
+
+
+def tempered(probabilities: Tensor, factor: Tensor) -> Tensor:
+    """Raise probabilities ``[..., W]`` to a power; `factor` fits the axes before W."""
+    if bool((factor == 1).all()):
+        return probabilities
+    return torch.softmax(factor.unsqueeze(-1) * probabilities.clamp(min=1e-30).log(), -1)
 
 
 def mixed_answers(learned: Tensor, plain: Tensor | None, share: float, factor: Tensor) -> Tensor:

@@ -71,16 +71,11 @@ def fit_classifiers(
     adaptation: str = "none",
     config: AdaptationConfig | None = None,
 ) -> TaskClassifiers:
-    """Learn from support sets.
+    """Learn from support sets: raw embeddings ``[E, W, S, d]``.
 
-    Args:
-        support: raw embeddings ``[E, W, S, d]``.
-        mask: bool ``[E, W, S]``, True where there is an image; None where shots are even.
-        metric: of the prototypes.
-        scale: of their logits, one or ``[E]``.
-        adaptation: ``none`` (prototypes), ``head`` or ``pa``.
-        config: how heads and maps are learned.
-
+    `mask`, bool ``[E, W, S]``, is True where there is an image; None where shots are even. `metric`
+    and `scale` (one or ``[E]``) are of the prototypes' logits. `adaptation` is ``none``
+    (prototypes), ``head`` or ``pa``; `config` says how heads and maps are learned.
     """
     scales = torch.as_tensor(scale, device=support.device, dtype=support.dtype).expand(len(support))
     config = config or AdaptationConfig()
@@ -135,9 +130,5 @@ def _with_maps(
     if not by_cosine:  # the others' scores are logits
         scale, centres = torch.ones_like(scale), centres * scale[:, None, None]
     mapped = TaskClassifiers(centres, None, scale, unit=True, maps=learned.leaves[0])
-    return replace(
-        plain,
-        scale=plain.scale.index_copy(0, learned.rows, scale),
-        also=(learned.rows, mapped),
-        diverged=learned.diverged,
-    )
+    scales = plain.scale.index_copy(0, learned.rows, scale)
+    return replace(plain, scale=scales, also=(learned.rows, mapped), diverged=learned.diverged)

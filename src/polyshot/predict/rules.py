@@ -43,10 +43,8 @@ def by_selector_or_uniform(pool: Pool, tasks: Tasks) -> Tensor:
 def leave_one_out(pool: Pool, tasks: Tasks) -> tuple[Tensor, Tensor]:
     """Weigh members by how well each support image is classified by the others.
 
-    Returns:
-        The weights, and bool ``[E]``: the tasks of which some class has two images. The others'
-        weights are even, for want of anything to leave out.
-
+    Returns the weights, and bool ``[E]``: the tasks of which some class has two images. The others'
+    weights are even, for want of anything to leave out.
     """
     held = _left_out(pool, tasks)
     if held is None:
@@ -75,11 +73,9 @@ def automatic(pool: Pool, tasks: Tasks) -> Tensor:
     mean = (weights + chances) / 2
     if bool(told.all()):
         return mean
-    base = torch.zeros_like(chances)
-    base[:, 0] = 1.0
     guess = chances
     if pool.statistics:
-        guess = chances.where(familiar(pool, tasks).unsqueeze(1), base)
+        guess = chances.where(familiar(pool, tasks).unsqueeze(1), _alone(0, pool, tasks))
     return mean.where(told.unsqueeze(1), guess)
 
 
@@ -108,13 +104,10 @@ def by_sur(pool: Pool, tasks: Tasks) -> Tensor:
 def by_attention(pool: Pool, tasks: Tasks) -> Tensor:
     """Weigh members by URT's attention to their prototypes; refuses a pool without it."""
     attention = pool.check_urt()
-    every = [
-        F.normalize(
-            prototypes(prepared(tasks.support_of(pool.network(member)), pool.metric), tasks.mask),
-            dim=-1,
-        )
-        for member in range(len(pool.members))
-    ]
+    every = []
+    for member in range(len(pool.members)):
+        support = prepared(tasks.support_of(pool.network(member)), pool.metric)
+        every.append(F.normalize(prototypes(support, tasks.mask), dim=-1))
     with torch.no_grad():
         weights: Tensor = attention(torch.stack(every, 1).to(pool.device))  # [E, M, W, d]
     return weights.cpu()
@@ -130,10 +123,8 @@ def _else(weights: Tensor, told: Tensor, pool: Pool, tasks: Tasks) -> Tensor:
 def _left_out(pool: Pool, tasks: Tasks) -> tuple[Tensor, Tensor, Tensor] | None:
     """Let each member classify every support image by the others; None with one image a class.
 
-    Returns:
-        Logits ``[E, M, N, W]`` with N = W * S, zeros where nothing can be left out; labels
-        int64 ``[N]``; bool ``[E, N]``, which images count.
-
+    Returns logits ``[E, M, N, W]`` with N = W * S, zeros where nothing can be left out; labels
+    int64 ``[N]``; bool ``[E, N]``, which images count.
     """
     every = []
     for member, scale in enumerate(pool.scales):
@@ -176,8 +167,6 @@ class Rule:
     """A named way to weigh the members."""
 
     name: str
-    about: str
-    """One line with its paper."""
     weights: Callable[[Pool, Tasks], Tensor]
     """(pool, tasks) -> float [E, M]; each row sums to 1."""
     members: Callable[[Pool], list[int]] = _all_members
@@ -188,6 +177,12 @@ class Rule:
     check: Callable[[Pool], object] | None = None
     """Refuses a pool that lacks what the rule needs."""
 
+    @property
+    def about(self) -> str:
+        """One line with its paper."""
+        alone = f"the member of {self.name.removeprefix(DOMAIN_RULE)} alone"
+        return ABOUT.get(self.name, alone)
+
 
 def _select(pool: Pool, tasks: Tasks) -> Tensor:
     chances = by_selector(pool, tasks)  # [E, M]
@@ -195,9 +190,7 @@ def _select(pool: Pool, tasks: Tasks) -> Tensor:
 
 
 def _for_blend(pool: Pool, tasks: Tasks) -> Tensor:
-    if pool.selector is None:
-        return by_leave_one_out(pool, tasks)
-    return by_selector(pool, tasks)
+    return (by_leave_one_out if pool.selector is None else by_selector)(pool, tasks)
 
 
 def _looked_at_by_blend(pool: Pool) -> list[int]:
@@ -214,90 +207,40 @@ def _only(member: int, _: Pool) -> list[int]:
     return [member]
 
 
-def _single(name: str, about: str, member: int) -> Rule:
+def _single(name: str, member: int) -> Rule:
     # No functions of its own: a fitted classifier, and with it its rule, can be pickled.
-    return Rule(name, about, partial(_alone, member), partial(_only, member))
+    return Rule(name, partial(_alone, member), partial(_only, member))
 
 
-def _needs_selector(pool: Pool) -> None:
-    pool.check_selector()
-
-
-def _needs_attention(pool: Pool) -> None:
-    pool.check_urt()
-
-
-RULES: dict[str, Rule] = {
-    rule.name: rule
-    for rule in (
-        Rule(
-            "auto",
-            "all members' cosines, by the mean of selector and leave-one-out; Polyshot (2026)",
-            automatic,
-            mixes="scores",
-            selector=True,
-        ),
-        Rule(
-            "select",
-            "DoS: the member that the selector chooses; Learning Disparate Modulators (Choi et "
-            "al., 2019)",
-            _select,
-            selector=True,
-            check=_needs_selector,
-        ),
-        Rule(
-            "average",
-            "DoA: all members, equally; Learning Disparate Modulators (Choi et al., 2019)",
-            uniform,
-        ),
-        _single("base", "the base alone; Prototypical Networks (Snell et al., 2017)", 0),
-        Rule(
-            "soft",
-            "all members, by the selector's chances; a wish of Learning Disparate Modulators "
-            "(Choi et al., 2019)",
-            by_selector,
-            selector=True,
-            check=_needs_selector,
-        ),
-        Rule(
-            "loo",
-            "cosines, by how members classify left-out support images; Few and Fewer (Lafargue "
-            "et al., 2024) picks one so",
-            by_leave_one_out,
-            mixes="scores",
-            selector=True,
-        ),
-        Rule(
-            "sum",
-            "the mean of all members' cosines; SUR (Dvornik et al., 2020), where it starts",
-            uniform,
-            mixes="scores",
-        ),
-        Rule(
-            "sur",
-            "cosines, by weights fitted to each support set; SUR (Dvornik et al., 2020)",
-            by_sur,
-            mixes="scores",
-            selector=True,
-        ),
-        Rule(
-            "urt",
-            "cosines, by attention to the members' prototypes; URT (Liu et al., 2021)",
-            by_attention,
-            mixes="scores",
-            check=_needs_attention,
-        ),
-        Rule(
-            "blend",
-            "one modulator mixed from all by the selector's chances; FLUTE (Triantafillou et al., "
-            "2021)",
-            _for_blend,
-            _looked_at_by_blend,
-            mixes="modulators",
-            selector=True,
-        ),
-    )
+_DOS = "Learning Disparate Modulators (Choi et al., 2019)"
+ABOUT = {
+    "auto": "all members' cosines, by the mean of selector and leave-one-out; Polyshot (2026)",
+    "select": f"DoS: the member that the selector chooses; {_DOS}",
+    "average": f"DoA: all members, equally; {_DOS}",
+    "base": "the base alone; Prototypical Networks (Snell et al., 2017)",
+    "soft": f"all members, by the selector's chances; a wish of {_DOS}",
+    "loo": "cosines, by how members classify left-out support images; Few and Fewer (Lafargue et "
+    "al., 2024) picks one so",
+    "sum": "the mean of all members' cosines; SUR (Dvornik et al., 2020), where it starts",
+    "sur": "cosines, by weights fitted to each support set; SUR (Dvornik et al., 2020)",
+    "urt": "cosines, by attention to the members' prototypes; URT (Liu et al., 2021)",
+    "blend": "one modulator mixed from all by the selector's chances; FLUTE (Triantafillou et al., "
+    "2021)",
 }
+"""One line of each rule, with its paper."""
+_ALL = (
+    Rule("auto", automatic, mixes="scores", selector=True),
+    Rule("select", _select, selector=True, check=Pool.check_selector),
+    Rule("average", uniform),
+    _single("base", 0),
+    Rule("soft", by_selector, selector=True, check=Pool.check_selector),
+    Rule("loo", by_leave_one_out, mixes="scores", selector=True),
+    Rule("sum", uniform, mixes="scores"),
+    Rule("sur", by_sur, mixes="scores", selector=True),
+    Rule("urt", by_attention, mixes="scores", check=Pool.check_urt),
+    Rule("blend", _for_blend, _looked_at_by_blend, mixes="modulators", selector=True),
+)
+RULES: dict[str, Rule] = {rule.name: rule for rule in _ALL}
 
 
 def rule(name: str, pool: Pool) -> Rule:
@@ -311,8 +254,7 @@ def rule(name: str, pool: Pool) -> Rule:
     if name.startswith(DOMAIN_RULE):
         domain = name.removeprefix(DOMAIN_RULE)
         if domain in pool.modulators:
-            about = f"the member of {domain} alone"
-            return _single(name, about, 1 + domains.index(domain))
+            return _single(name, 1 + domains.index(domain))
         raise PolyshotError(
             f"The pool has no member '{domain}', only {join_names(domains) or 'its base'}."
             f"{did_you_mean(domain, domains)}"

@@ -30,8 +30,7 @@ from polyshot.training.growth import (
 )
 from polyshot.training.step import Metrics, Record
 from polyshot.util.device import best_device
-from polyshot.util.files import locked_if_free
-from polyshot.util.hashing import digest
+from polyshot.util.files import digest, locked_if_free
 from polyshot.util.progress import Progress
 
 

@@ -25,8 +25,7 @@ from polyshot.training.modulators import read_modulator
 from polyshot.training.validation import source_sampler
 from polyshot.util import __version__
 from polyshot.util.device import AnyModule, on_device
-from polyshot.util.files import read_json, read_weights, write_json
-from polyshot.util.hashing import digest, file_digest
+from polyshot.util.files import digest, file_digest, read_json, read_weights, write_json
 
 
 def check_sources(packs: Sequence[Pack], config: Config) -> None:

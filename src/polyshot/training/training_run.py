@@ -35,8 +35,7 @@ from polyshot.training.step import Metrics, Plan, Record
 from polyshot.training.validation import validation_tasks
 from polyshot.util import counter_rng
 from polyshot.util.device import on_device
-from polyshot.util.files import locked, read_json, read_weights, write_json, write_weights
-from polyshot.util.hashing import digest
+from polyshot.util.files import digest, locked, read_json, read_weights, write_json, write_weights
 from polyshot.util.progress import Progress
 
 AnyLearner = TypeVar("AnyLearner", bound=Learner)

@@ -106,17 +106,10 @@ def check_fields(made: Any, where: str = "") -> None:
 def read_description(
     path: Path, file: str, what: str, newest: int, kind: type[Made]
 ) -> tuple[Made, dict[str, Any]]:
-    """Read the JSON file that makes a folder a pack or a pool.
+    """Read the JSON `file` that makes the folder `path` a pack or a pool (`what`, for messages).
 
-    Args:
-        path: the folder.
-        file: the description's name in it.
-        what: the folder is, for messages.
-        newest: format that this Polyshot reads.
-        kind: a dataclass of the fields; what it does not name is left alone.
-
-    Returns:
-        The description, checked, and the plain data that it came from.
+    `newest` is the format that this Polyshot reads, `kind` a dataclass of the fields; what it does
+    not name is left alone. Returns it, checked, and the plain data that it came from.
     """
     try:
         about = json.loads((path / file).read_text(encoding="utf-8"))
@@ -134,9 +127,8 @@ def read_description(
     try:
         made = build(kind, {name: value for name, value in about.items() if name in known})
     except PolyshotError as error:
-        raise PolyshotError(
-            f"The {what} {path} has a damaged {file}: {str(error).rstrip('.')}."
-        ) from None
+        reason = str(error).rstrip(".")
+        raise PolyshotError(f"The {what} {path} has a damaged {file}: {reason}.") from None
     assert isinstance(made, kind)
     return made, dict(about)
 
@@ -157,10 +149,8 @@ def replaced(node: Any, names: Sequence[str], text: str, option: str) -> Any:
     if dataclasses.is_dataclass(value) != (len(names) > 1):
         raise PolyshotError(f"The option '{option}' must name one value, like base.steps=100.")
     if len(names) > 1:
-        new = replaced(value, names[1:], text, option)
-    else:
-        new = _parsed(fields[name], text, option)
-    return dataclasses.replace(node, **{name: new})
+        return dataclasses.replace(node, **{name: replaced(value, names[1:], text, option)})
+    return dataclasses.replace(node, **{name: _parsed(fields[name], text, option)})
 
 
 def _parsed(kind: Any, text: str, option: str) -> Any:
@@ -177,10 +167,8 @@ def _parsed(kind: Any, text: str, option: str) -> Any:
 def build(kind: Any, value: Any, where: str = "") -> Any:
     """Make a value of a type from plain data; BadValueError, which says where, if it does not fit.
 
-    Args:
-        kind: a dataclass, a plain type, or a Literal, union, list or Annotated of such.
-        value: plain data, as from JSON.
-        where: names of the fields that lead to it.
+    `kind` is a dataclass, a plain type, or a Literal, union, list or Annotated of such; `where`
+    are the names of the fields that lead to the value.
     """
     if kind is Any:
         return value
@@ -245,8 +233,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _old_names(kind: Any) -> Mapping[str, str]:
-    names: Mapping[str, str] = getattr(kind, "OLD_NAMES", {})
-    return names
+    return getattr(kind, "OLD_NAMES", {})
 
 
 def _short(value: Any) -> str:

@@ -17,9 +17,8 @@ def _signed(value: int, width: int) -> int:
     return value - (1 << width) if value >> (width - 1) else value
 
 
-_STEP64, _MIX64, _MIX64B = (
-    _signed(c, 64) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-)
+_STEP64 = _signed(0x9E3779B97F4A7C15, 64)
+_MIX64, _MIX64B = _signed(0xBF58476D1CE4E5B9, 64), _signed(0x94D049BB133111EB, 64)
 _STEP32, _MIX32, _MIX32B = (_signed(c, 32) for c in (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35))
 
 
@@ -31,13 +30,8 @@ def key(*parts: object) -> int:
 def bits(key: int, rows: Tensor, columns: int) -> Tensor:
     """Hash each (row, column) to a random int32, of which the high bits are the good ones.
 
-    Args:
-        key: names the stream.
-        rows: int64 ``[R]``.
-        columns: how many numbers of each row.
-
-    Returns:
-        int32 ``[columns, R]``. A row's numbers do not depend on how many columns are asked for.
+    The key names the stream; rows int64 ``[R]`` -> ``[columns, R]``. A row's numbers do not depend
+    on how many columns are asked for.
     """
     state = rows * _STEP64 + key
     state ^= state >> 30

@@ -137,14 +137,8 @@ def in_parts(count: int, step: int, work: Callable[[slice], Done]) -> Iterator[t
     """Work on so many tasks, at most `step` at a time, on half as many where memory is too small.
 
     How much is free depends on the GPU and on who else uses it, so that no fixed number suits all.
-
-    Args:
-        count: of tasks.
-        step: tasks at a time, at first.
-        work: on the tasks of a slice; done again from its start where memory was full.
-
-    Yields:
-        Each part, in order, and what was done with it.
+    The work on a slice is done again from its start where memory was full. Yields each part, in
+    order, and what was done with it.
     """
     start = 0
     while start < count:

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, what is read back from them, and locks.
+"""Files and folders that appear whole or not at all, what is read back from them, hashes and locks.
 
 Everything is written under a temporary name beside its own and then renamed. Whoever writes holds a
 lock, which the system drops with its process: what lies under the temporary name when the lock is
@@ -7,11 +7,13 @@ a full disk or a folder that is read-only, is one line that names the path, and 
 """
 
 import errno
+import hashlib
 import io
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,6 +27,9 @@ from safetensors import torch as safetensors
 from torch import Tensor
 
 from polyshot.errors import PolyshotError
+
+CHUNK = 8 * 1024 * 1024
+"""Bytes of a file that are hashed at once."""
 
 
 @contextmanager
@@ -177,6 +182,30 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise PolyshotError(f"There is no file {path}.") from None
     except (OSError, SafetensorError, ValueError) as error:
         raise PolyshotError(f"{path} is no safetensors file that can be read: {error}.") from None
+
+
+def digest(*parts: bytes | str) -> str:
+    """SHA-256 over length-prefixed parts, so that no two lists of parts collide by joining."""
+    whole = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        whole.update(len(data).to_bytes(8, "little"))
+        whole.update(data)
+    return whole.hexdigest()
+
+
+def file_digest(path: Path, start: int = 0) -> str:
+    """Hash a file from byte ``start`` in fixed chunks, on all cores (hashlib releases the GIL)."""
+    size = max(path.stat().st_size - start, 0)
+
+    def chunk(offset: int) -> bytes:
+        with path.open("rb") as file:
+            file.seek(start + offset)
+            return hashlib.sha256(file.read(min(CHUNK, size - offset))).digest()
+
+    with ThreadPoolExecutor() as pool:
+        parts = pool.map(chunk, range(0, size, CHUNK))
+        return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 @contextmanager

@@ -55,22 +55,20 @@ def _listing(root: Path, domain: str, name: str) -> Listing:
         if part == "train" or file.is_file():
             categories |= _read(file, labelled)
     order = sorted(categories)
-    missing = [file for file, _ in labelled if not (root / file).is_file()]
-    if missing:
+    if missing := [file for file, _ in labelled if not (root / file).is_file()]:
         raise PolyshotError(
             f"{domain}: {len(missing):,} of {len(labelled):,} annotated images are not there, "
             f"for example {missing[0]}. Unpack the data archive again."
         )
     position = {category: i for i, category in enumerate(order)}
+    sizes = SPLIT_SIZES.get(domain)
     return Listing(
         name=name,
         class_names=tuple(categories[category] for category in order),
         items=[FileItem(root / file, where=file) for file, _ in labelled],
         labels=[position[category] for _, category in labelled],
         mirror=domain not in NOT_MIRRORED,
-        split_sizes=SPLIT_SIZES.get(domain)
-        if len(order) == sum(SPLIT_SIZES.get(domain, ()))
-        else None,
+        split_sizes=sizes if len(order) == sum(sizes or ()) else None,
         reader="decathlon",
         origin=domain,
     )
@@ -88,9 +86,8 @@ def _read(file: Path, labelled: list[tuple[str, int]]) -> dict[int, str]:
     except ValueError as error:
         raise PolyshotError(f"{file} is no valid JSON: {error}.") from None
     except (KeyError, TypeError) as error:
-        raise PolyshotError(
-            f"{file} is not in the Decathlon's format: {error} is missing."
-        ) from None
+        reason = f"{file} is not in the Decathlon's format: {error} is missing."
+        raise PolyshotError(reason) from None
     if unknown := {str(category) for _, category in pairs if category not in categories}:
         raise PolyshotError(
             f"{file} uses categories that it does not name: {join_names(sorted(unknown))}."

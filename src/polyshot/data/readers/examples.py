@@ -41,13 +41,8 @@ def read_queries(paths: Path | str | Sequence[Path | str]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, given):
         if path.is_dir():
-            images = sorted(
-                file
-                for file in path.rglob("*")
-                if file.suffix.lower() in SUFFIXES
-                and not is_junk(file.relative_to(path))
-                and file.is_file()
-            )
+            named = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
+            images = sorted(f for f in named if not is_junk(f.relative_to(path)) and f.is_file())
             if not images:
                 raise PolyshotError(f"{path} has no image files ({', '.join(SUFFIXES[:3])}, ...).")
             found += images
@@ -68,11 +63,8 @@ def _read_csv(path: Path) -> tuple[list[Path], list[str]]:
             file.seek(0)
             # Spreadsheets write semicolons where the comma is a decimal sign.
             reader = csv.reader(file, delimiter=max(",;\t", key=first.count))
-            rows = [
-                (reader.line_num, [cell.strip() for cell in row])
-                for row in reader
-                if any(cell.strip() for cell in row)
-            ]
+            cells = ((reader.line_num, [cell.strip() for cell in row]) for row in reader)
+            rows = [(line, row) for line, row in cells if any(row)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise PolyshotError(f"{path} is no readable CSV file in UTF-8: {error}.") from None
     columns = (0, 1)
@@ -81,15 +73,13 @@ def _read_csv(path: Path) -> tuple[list[Path], list[str]]:
         columns = (header.index("path"), header.index("label"))
     if not rows:
         raise PolyshotError(f"{path} has no rows: each has the path and the label of an image.")
-    incomplete = [
+    lacking = [
         str(line)
         for line, row in rows
         if len(row) <= max(columns) or not all(row[i] for i in columns)
     ]
-    if incomplete:
-        raise PolyshotError(
-            f"{path} has rows without path or label: line {join_names(incomplete)}."
-        )
+    if lacking:
+        raise PolyshotError(f"{path} has rows without path or label: line {join_names(lacking)}.")
     files = [path.parent / row[columns[0]] for _, row in rows]
     if missing := [str(file) for file in files if not file.is_file()]:
         raise PolyshotError(f"{path} names files that do not exist: {join_names(missing)}.")

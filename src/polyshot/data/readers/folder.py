@@ -81,11 +81,7 @@ def _walk(root: Path) -> tuple[list[PurePosixPath], list[PurePosixPath]]:
     for here, below, names in os.walk(root, onerror=stop, followlinks=True):
         visited.add(os.path.realpath(here))
         # A link back to a folder already seen would never end.
-        below[:] = sorted(
-            name
-            for name in below
-            if os.path.realpath(os.path.join(here, name)) not in visited  # noqa: PTH118
-        )
+        below[:] = sorted(n for n in below if os.path.realpath(Path(here, n)) not in visited)
         relative = PurePosixPath(Path(here).relative_to(root).as_posix())
         files += [relative / name for name in names]
         folders += [relative / name for name in below]
@@ -178,12 +174,9 @@ def arrange(
 ) -> Listing:
     """Assign files to classes: ``class/image``, ``train/class/image``, or deeper inside a class.
 
-    Args:
-        files: all files, relative to the root.
-        folders: all folders, relative to the root; tells which classes are empty.
-        make_item: turns a file's relative path into something a worker can read.
-        where: the root as the user named it, for messages.
-        options: the user's wishes.
+    `files` and `folders`, which tell what classes are empty, are all of them, relative to the root;
+    `where` is the root as the user named it. `make_item` turns a file's relative path into
+    something a worker can read.
     """
     paths = sorted(path.parts for path in files if not is_junk(path))
     # In archives, folders without an entry of their own exist as their files' parents.
@@ -259,15 +252,13 @@ def _groups(paths: Sequence[Parts], pattern: str | None) -> list[str] | None:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise PolyshotError(
-            f"The group pattern '{pattern}' is no regular expression: {error}."
-        ) from None
+        reason = f"The group pattern '{pattern}' is no regular expression: {error}."
+        raise PolyshotError(reason) from None
     if compiled.groups < 1:
         raise PolyshotError(f"The group pattern '{pattern}' needs a parenthesis around the group.")
-    found = [compiled.search("/".join(parts)) for parts in paths]
+    names = ["/".join(parts) for parts in paths]
+    found = [compiled.search(name) for name in names]
     if not any(found):
         raise PolyshotError(f"The group pattern '{pattern}' matches no image's path.")
-    return [
-        str(match.group(1)) if match else "/".join(parts)
-        for match, parts in zip(found, paths, strict=True)
-    ]
+    pairs = zip(found, names, strict=True)
+    return [str(match.group(1)) if match else name for match, name in pairs]

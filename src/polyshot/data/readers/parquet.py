@@ -17,7 +17,7 @@ from typing import Any
 from polyshot.data.images import MAX_BYTES, BadImage
 from polyshot.data.readers import Item, Listing, ReadOptions, check_class_names
 from polyshot.data.readers.folder import PART_NAMES
-from polyshot.errors import PolyshotError, did_you_mean, join_names
+from polyshot.errors import PolyshotError, join_names, unknown
 
 SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 
@@ -155,17 +155,13 @@ def _columns(
     if image is None:
         raise PolyshotError(f"{file} has no image column among {join_names(schema.names)}.")
     if wanted is not None and wanted not in schema.names:
-        hint = did_you_mean(wanted, schema.names)
-        raise PolyshotError(
-            f"{file} has no column '{wanted}', only {join_names(schema.names)}.{hint}"
-        )
+        raise unknown("column", wanted, schema.names, where=f" in {file}")
     if wanted is None and len(labels) > 1:
         raise PolyshotError(
             f"{file} has several label columns: choose one with --label-column {labels[0]}."
         )
-    label = wanted or next(
-        (name for name in [*labels, "label", "labels"] if name in schema.names), None
-    )
+    usual = (name for name in [*labels, "label", "labels"] if name in schema.names)
+    label = wanted or next(usual, None)
     if label is None:
         raise PolyshotError(
             f"{file} has no label column among {join_names(schema.names)}: name it with "

@@ -7,7 +7,7 @@ same reason.
 """
 
 import colorsys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -63,15 +63,13 @@ def _rotation(angle: float) -> Points:
 
 def turned(points: ArrayLike, angle: float) -> Points:
     """Rotate points `[..., 2]` about the origin."""
-    moved: Points = np.asarray(points, dtype=np.float64) @ _rotation(angle)[:2, :2].T
-    return moved
+    return np.asarray(points, dtype=np.float64) @ _rotation(angle)[:2, :2].T
 
 
 def project(matrix: Points, points: ArrayLike) -> Points:
     """Map points `[..., 2]` through a homography `[3, 3]`."""
     flat = np.asarray(points, dtype=np.float64) @ matrix[:, :2].T + matrix[:, 2]
-    projected: Points = flat[..., :2] / flat[..., 2:]
-    return projected
+    return flat[..., :2] / flat[..., 2:]
 
 
 def ellipse(x: float, y: float, rx: float, ry: float, sides: int = 20) -> Points:
@@ -255,7 +253,12 @@ class ToyDomain:
 
 
 def domain(
-    about: str, class_names: tuple[str, ...], mirror: bool
+    class_names: Iterable[str], mirror: bool
 ) -> Callable[[Callable[[int, Random, int], Array]], ToyDomain]:
-    """Turn a painter into the embedded domain of its name."""
-    return lambda paint: ToyDomain(paint.__name__, about, class_names, mirror, paint)
+    """Turn a painter into the embedded domain of its name; its docstring begins with `about`."""
+
+    def made(paint: Callable[[int, Random, int], Array]) -> ToyDomain:
+        about = (paint.__doc__ or paint.__name__).partition("\n")[0]
+        return ToyDomain(paint.__name__, about, tuple(class_names), mirror, paint)
+
+    return made

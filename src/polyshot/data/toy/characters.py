@@ -41,22 +41,17 @@ def _warped(mask: Image.Image, matrix: Points, size: int) -> Array:
     to_image = np.array([[size / 2, 0, size / 2], [0, size / 2, size / 2], [0, 0, 1]])
     to_mask = np.array([[side / 2, 0, side / 2], [0, side / 2, side / 2], [0, 0, 1]])
     back = to_mask @ np.linalg.inv(to_image @ matrix)
-    warped = mask.transform(
-        (size, size),
-        Image.Transform.PERSPECTIVE,
-        (back / back[2, 2]).ravel()[:8].tolist(),
-        resample=Image.Resampling.BILINEAR,
-    )
-    return c.from_image(warped)
+    numbers = (back / back[2, 2]).ravel()[:8].tolist()
+    kind, smooth = Image.Transform.PERSPECTIVE, Image.Resampling.BILINEAR
+    return c.from_image(mask.transform((size, size), kind, numbers, resample=smooth))
 
 
-@c.domain(
-    "Printed characters of four scripts in many fonts, colours and poses.",
-    tuple(unicodedata.name(character).lower() for character in CHARACTERS),
-    mirror=False,
-)
+@c.domain((unicodedata.name(character).lower() for character in CHARACTERS), mirror=False)
 def glyphs(class_id: int, rng: Random, size: int) -> Array:
-    """Print one character on a coloured ground, often between cut-off neighbours."""
+    """Printed characters of four scripts in many fonts, colours and poses.
+
+    One is on a coloured ground, often between cut-off neighbours.
+    """
     font = int(rng.integers(len(FONTS)))
     matrix = c.view(rng, turn=0.3, zoom=(0.85, 1.3), shift=0.2, tilt=0.15, squash=0.25)
     ink = _warped(_mask(font, CHARACTERS[class_id], size), matrix, size)
@@ -126,13 +121,12 @@ def _layout(class_id: int) -> tuple[tuple[str, float, Points], ...]:
     return ((first, float(quarter[0]), 0.42 * offset), (second, float(quarter[1]), -0.42 * offset))
 
 
-@c.domain(
-    "Hand-written characters of an invented script, dark ink on pale paper.",
-    tuple(f"{first} and {second}" for first, second in PAIRS),
-    mirror=False,
-)
+@c.domain((f"{first} and {second}" for first, second in PAIRS), mirror=False)
 def strokes(class_id: int, rng: Random, size: int) -> Array:
-    """Write one character: each part moved a little, every stroke bent a little."""
+    """Hand-written characters of an invented script, dark ink on pale paper.
+
+    Each part is moved a little, every stroke bent a little.
+    """
     paper = c.hsv(rng.uniform(0.08, 0.16), rng.uniform(0, 0.2), rng.uniform(0.85, 1))
     matrix = c.view(rng, turn=0.25, zoom=(0.7, 1.05), shift=0.14, tilt=0.1, squash=0.35)
     canvas = Canvas(size, c.clouds(rng, paper, 0.015), matrix)

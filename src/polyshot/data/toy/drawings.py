@@ -86,13 +86,9 @@ def _worn(rng: Random, colour: Colour) -> Colour:
     return r, g, b
 
 
-@c.domain(
-    "Road-sign-like plates: a pictogram on a coloured shape in a blurred street.",
-    tuple(f"{plate}, {pictogram}" for plate, pictogram in SIGNS),
-    mirror=False,
-)
+@c.domain((f"{plate}, {pictogram}" for plate, pictogram in SIGNS), mirror=False)
 def signs(class_id: int, rng: Random, size: int) -> Array:
-    """Put up one plate on its post."""
+    """Road-sign-like plates: a pictogram on a coloured shape in a blurred street."""
     plate, pictogram = SIGNS[class_id]
     outline, border, extent, *paints = PLATES[plate]
     street = [c.any_colour(rng, (0.05, 0.7), (0.1, 0.9)) for _ in range(4)]
@@ -111,13 +107,9 @@ def signs(class_id: int, rng: Random, size: int) -> Array:
     return c.light(rng, canvas.picture(), 1.1, noise=0.05)
 
 
-@c.domain(
-    "Vehicles of land, water and air from the side, in any paint before any scene.",
-    tuple(VEHICLES),
-    mirror=True,
-)
+@c.domain(VEHICLES, mirror=True)
 def vehicles(class_id: int, rng: Random, size: int) -> Array:
-    """Park one vehicle, facing either way."""
+    """Vehicles of land, water and air from the side, in any paint before any scene."""
     horizon = c.any_colour(rng, (0.05, 0.6), (0.4, 0.95))
     around = [horizon, c.shade(horizon, 0.7), c.shade(horizon, 1.3), c.any_colour(rng)]
     matrix = c.view(rng, turn=0.1, zoom=(0.7, 1.0), shift=0.17, tilt=0.1, squash=0.2, flip=True)

@@ -32,15 +32,10 @@ def _petal(form: str, count: int) -> Points:
 
 
 @c.domain(
-    "Blossoms over leaves, by number, form, layers and colour of their petals.",
-    tuple(
-        f"{COUNTS[count]} {form} petals, {style}, {colour}"
-        for count, form, style, colour in BLOSSOMS
-    ),
-    mirror=True,
+    (f"{COUNTS[n]} {form} petals, {style}, {hue}" for n, form, style, hue in BLOSSOMS), mirror=True
 )
 def flowers(class_id: int, rng: Random, size: int) -> Array:
-    """Open one blossom over leaves."""
+    """Blossoms over leaves, by number, form, layers and colour of their petals."""
     count, form, style, colour = BLOSSOMS[class_id]
     leaves = [
         c.hsv(rng.uniform(0.17, 0.45), rng.uniform(0.3, 0.9), v) for v in (0.15, 0.3, 0.5, 0.7)
@@ -153,13 +148,9 @@ def _fill(canvas: Canvas, outline: Points, extra: str, rng: Random, ink: Colour)
             canvas.polygon(c.ellipse(x, y, 0.08, 0.08, 10), ink)
 
 
-@c.domain(
-    "Translucent organisms under a microscope, by body and appendages, on a pale field.",
-    tuple(f"{body}, {extra}" for body, extra in ORGANISMS),
-    mirror=True,
-)
+@c.domain((f"{body}, {extra}" for body, extra in ORGANISMS), mirror=True)
 def plankton(class_id: int, rng: Random, size: int) -> Array:
-    """Catch one organism among specks."""
+    """Translucent organisms under a microscope, by body and appendages, on a pale field."""
     body, extra = ORGANISMS[class_id]
     matrix = c.view(rng, turn=0.6, zoom=(0.65, 1.0), shift=0.15, tilt=0.1, squash=0.3, flip=True)
     canvas = Canvas(size, (1.0, 1.0, 1.0), matrix)
@@ -180,6 +171,5 @@ def plankton(class_id: int, rng: Random, size: int) -> Array:
         _fill(canvas, outline, extra, rng, ink)
     field = c.hsv(rng.uniform(0.08, 0.6), rng.uniform(0.02, 0.16), rng.uniform(0.75, 0.98))
     # the light passes through: what is drawn multiplies the field
-    return c.light(
-        rng, canvas.picture() * c.enlarge(c.clouds(rng, field, 0.02), size), 0.5, noise=0.05
-    )
+    through = canvas.picture() * c.enlarge(c.clouds(rng, field, 0.02), size)
+    return c.light(rng, through, 0.5, noise=0.05)

@@ -40,9 +40,8 @@ def _strips(canvas: Canvas, rng: Random) -> None:
 def _patches(canvas: Canvas, rng: Random) -> None:
     places = _lattice(0.55, rng)
     colours = _greens(rng, len(places))
-    canvas.polygons(
-        _boxes(places, np.full(places.shape, 0.3)), [c.shade(colour, 0.6) for colour in colours]
-    )
+    edges = [c.shade(colour, 0.6) for colour in colours]
+    canvas.polygons(_boxes(places, np.full(places.shape, 0.3)), edges)
     canvas.polygons(_boxes(places, np.full(places.shape, 0.26)), colours)
 
 
@@ -142,13 +141,12 @@ WAYS: dict[str, tuple[Callable[[Canvas, Random, Colour], None], bool]] = {
 LANDS = tuple(product(COVERS, WAYS))
 
 
-@c.domain(
-    "Land from above: fields, trees or roofs with a road or a water through them.",
-    tuple(f"{cover} with {way}" for cover, way in LANDS),
-    mirror=True,
-)
+@c.domain((f"{cover} with {way}" for cover, way in LANDS), mirror=True)
 def aerial(class_id: int, rng: Random, size: int) -> Array:
-    """Lay out one piece of land; the way through it has its own direction."""
+    """Land from above: fields, trees or roofs with a road or a water through them.
+
+    The way through the land has its own direction.
+    """
     cover, way = LANDS[class_id]
     drawn, water = WAYS[way]
     soil = c.hsv(rng.uniform(0.07, 0.25), rng.uniform(0.15, 0.5), rng.uniform(0.4, 0.75))
@@ -220,13 +218,9 @@ def _flat(points: Points, pitch: float) -> Points:
     return np.stack([points[..., 0], 0.75 + down], axis=-1)
 
 
-@c.domain(
-    "Rendered solids, one on the other, in any colours and from all around.",
-    tuple(f"{top} on {base}" for top, base in STACKS),
-    mirror=True,
-)
+@c.domain((f"{top} on {base}" for top, base in STACKS), mirror=True)
 def solids(class_id: int, rng: Random, size: int) -> Array:
-    """Set one solid on another on a floor, under one lamp."""
+    """Rendered solids, one on the other, in any colours and from all around."""
     top, base = STACKS[class_id]
     floor = c.any_colour(rng, (0, 0.15), (0.7, 0.9))
     matrix = c.view(rng, turn=0.1, zoom=(0.7, 0.95), shift=0.13, tilt=0.1, squash=0.0)

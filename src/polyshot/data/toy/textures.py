@@ -68,16 +68,13 @@ def seeds(x: Points, y: Points, rng: Random) -> tuple[Points, Points, Points]:
     column, row = np.rint(x).astype(int), np.rint(y).astype(int)
     first = np.full(x.shape, 9.0)
     second, shade = first.copy(), np.zeros(x.shape)
-    for dy in (-1, 0, 1):
-        for dx in (-1, 0, 1):
-            seed = table[(row + dy) % _TABLE, (column + dx) % _TABLE]
-            away = np.hypot(
-                column + dx + 0.9 * (seed[..., 0] - 0.5) - x,
-                row + dy + 0.9 * (seed[..., 1] - 0.5) - y,
-            )
-            nearer = away < first
-            second = np.where(nearer, first, np.minimum(second, away))
-            first, shade = np.where(nearer, away, first), np.where(nearer, seed[..., 2], shade)
+    for dy, dx in product((-1, 0, 1), repeat=2):
+        seed = table[(row + dy) % _TABLE, (column + dx) % _TABLE]
+        across = column + dx + 0.9 * (seed[..., 0] - 0.5) - x
+        away = np.hypot(across, row + dy + 0.9 * (seed[..., 1] - 0.5) - y)
+        nearer = away < first
+        second = np.where(nearer, first, np.minimum(second, away))
+        first, shade = np.where(nearer, away, first), np.where(nearer, seed[..., 2], shade)
     return first, second, shade
 
 
@@ -234,13 +231,9 @@ FIELDS: dict[str, Callable[[Points, Points, Random], Points]] = {
 _NAMES = tuple(FIELDS)
 
 
-@c.domain(
-    "Endless patterns in any two colours, from stripes and weaves to cells and noise.",
-    _NAMES,
-    mirror=True,
-)
+@c.domain(_NAMES, mirror=True)
 def textures(class_id: int, rng: Random, size: int) -> Array:
-    """Show a piece of one pattern in two colours of any kind."""
+    """Endless patterns in any two colours, from stripes and weaves to cells and noise."""
     matrix = c.view(rng, turn=np.pi, zoom=(2.2, 3.6), shift=2.0, squash=0.2, flip=True)
     place = c.project(matrix, c.pixels(size))
     tone = FIELDS[_NAMES[class_id]](place[..., 0], place[..., 1], rng)[..., None]
@@ -266,13 +259,12 @@ MOVERS = ("one blob", "two side by side", "three side by side", "a growing blob"
 TRAILS = tuple(product(PATHS, MOVERS))
 
 
-@c.domain(
-    "Trails of moving blobs added up over time, as in dynamic images of videos.",
-    tuple(f"{mover}, {path}" for path, mover in TRAILS),
-    mirror=True,
-)
+@c.domain((f"{mover}, {path}" for path, mover in TRAILS), mirror=True)
 def smears(class_id: int, rng: Random, size: int) -> Array:
-    """Add up the moving blobs over time: early ones darken, late ones brighten."""
+    """Trails of moving blobs added up over time, as in dynamic images of videos.
+
+    Early ones darken, late ones brighten.
+    """
     path, mover = TRAILS[class_id]
     time = np.linspace(0, 1, _STEPS)
     track = np.stack(PATHS[path](time), axis=1)

@@ -181,9 +181,7 @@ def _orders(present: Tensor, passes: int) -> list[Tensor]:
     """
     way, shot = present.shape[1:]
     classes = torch.arange(way, device=present.device)
-    lots = [
-        counter_rng.uniform(counter_rng.key("head order", number), classes, shot).T.flatten()
-        for number in range(passes)
-    ]
+    keys = [counter_rng.key("head order", number) for number in range(passes)]
+    lots = [counter_rng.uniform(key, classes, shot).T.flatten() for key in keys]
     empty = 2.0 * ~present.flatten(1)
     return [(lot + empty).argsort(dim=1, stable=True) for lot in lots]

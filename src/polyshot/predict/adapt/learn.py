@@ -93,14 +93,12 @@ def learn_tasks(
             probabilities ``[E, W * S', W]``.
         report: told of each update, in images: ``try rates`` where there are several, ``learn``.
         own_rates: ``[E]``, instead of the config's where that has only one.
-
     """
     shots = present.sum(-1).amax(-1)  # [E], of the largest class
     worth = (shots >= config.least_shots) & (present.shape[1] > 1)  # one class is the answer
     rows = worth.nonzero().flatten()
     rates = torch.full_like(usual, config.rates[0]) if own_rates is None else own_rates
-    rates = rates[rows]
-    scale = usual[rows]
+    rates, scale = rates[rows], usual[rows]
     if len(config.rates) > 1 and bool((shots[rows] > 1).any()):  # else there is nothing to try
         rates, scale = _choose(task, rows, present, config, usual, plain, report)
     rows, rates, scale = (kept[rates > 0] for kept in (rows, rates, scale))
@@ -151,14 +149,8 @@ def judge(scores: Tensor, labels: Tensor, there: Tensor, usual: Tensor) -> tuple
     """Count right answers, and find the scale at which the answers are likeliest: [E] each.
 
     Learning spreads embeddings, so a task wants a scale of its own; it is held near the usual one,
-    or a handful of right answers would ask for certainty. Scores that are not finite count -1.
-
-    Args:
-        scores: ``[E, K, W]``.
-        labels: int64 ``[E, K]``.
-        there: bool ``[E, K]``, which of them count.
-        usual: ``[E]`` scale.
-
+    or a handful of right answers would ask for certainty. Scores [E, K, W] that are not finite
+    count -1; `there`, bool [E, K], says which of the labels [E, K] count.
     """
     found = []
     for factor in FACTORS:
@@ -194,54 +186,37 @@ def _choose(
     ways = torch.arange(way, device=present.device)
     labels = ways.repeat_interleave(count).repeat(2).expand(len(rows), -1)  # [k, 2 * W * S']
     counted = there.flatten(2).transpose(0, 1).flatten(1)[rows]
-
     learned_from = config.updates * sources[:, rows].numel()  # by both halves, at one rate
     counter = _Counter(report, "try rates", len(config.rates) * learned_from)
 
-    def answers(rate: float) -> Tensor:
-        """Classify each half by the other: scores [k, 2 * W * S', W]."""
-        by_half = [
-            _tried(task, rows, sources[side], from_there[side], places[side], rate, config, counter)
-            if rate
-            else plain(known[side], places[side])[rows]
-            for side in (0, 1)
-        ]
-        return torch.cat(by_half, 1)
+    def answers(rate: float, side: int) -> Tensor:
+        """Learn from one half and compare the other with it: scores [k, W * S', W]."""
+        if not rate:
+            return plain(known[side], places[side])[rows]
+        parts = []
+        for chosen in torch.split(rows, task.at_once(way * sources.shape[-1])):
+            source, mask = sources[side, chosen], from_there[side, chosen]
+            rates = torch.full((len(chosen),), rate, device=rows.device)
+            leaves, own = _learn(task, chosen, source, mask, rates, config.updates, counter)
+            with torch.no_grad():
+                whole, *_ = task.inputs(chosen, places[side, chosen])
+                queries = F.normalize(task.embed(leaves, chosen, whole), dim=-1)
+                parts.append(queries @ unit_centres(own, mask).mT)
+        return torch.cat(parts)
+
+    def judged(rate: float) -> tuple[Tensor, Tensor]:
+        scores = torch.cat([answers(rate, side) for side in (0, 1)], 1)  # [k, 2 * W * S', W]
+        return judge(scores, labels, counted, usual[rows])
 
     first = config.rates[0]
-    right, scale = judge(answers(first), labels, counted, usual[rows])
+    right, scale = judged(first)
     rate, clearly = torch.full_like(scale, first), right + MARGIN * counted.sum(1)
     for other in (*config.rates[1:], 0.0):
-        its_right, its_scale = judge(answers(other), labels, counted, usual[rows])
+        its_right, its_scale = judged(other)
         better = its_right > clearly
         clearly = its_right.where(better, clearly)
         scale, rate = its_scale.where(better, scale), rate.masked_fill(better, other)
     return rate, scale
-
-
-def _tried(
-    task: Learnable,
-    rows: Tensor,
-    sources: Tensor,
-    there: Tensor,
-    places: Tensor,
-    rate: float,
-    config: AdaptationConfig,
-    count: "_Counter",
-) -> Tensor:
-    """Learn from one half and compare the other with it: cosines [k, W * S', W]."""
-    parts = []
-    for chosen in torch.split(rows, task.at_once(sources.shape[1] * sources.shape[2])):
-        rates = torch.full((len(chosen),), rate, device=rows.device)
-        leaves, embeddings = _learn(
-            task, chosen, sources[chosen], there[chosen], rates, config.updates, count
-        )
-        with torch.no_grad():
-            whole, *_ = task.inputs(chosen, places[chosen])
-            queries = task.embed(leaves, chosen, whole)
-            centres = unit_centres(embeddings, there[chosen])
-            parts.append(F.normalize(queries, dim=-1) @ centres.mT)
-    return torch.cat(parts)
 
 
 def _learn(
@@ -261,9 +236,8 @@ def _learn(
         optimiser = Adadelta(leaves, [factor * rates for factor in task.lr_factors])
         for _, view in zip(range(steps), cycle(inputs), strict=False):
             embeddings = task.embed(leaves, rows, view).view(len(rows), way, shot, -1)
-            optimiser.step(
-                torch.autograd.grad(_loss(embeddings, there, task.leave_self_out), leaves)
-            )
+            loss = _loss(embeddings, there, task.leave_self_out)
+            optimiser.step(torch.autograd.grad(loss, leaves))
             if count:
                 count.add(places.numel())
     learned = [leaf.detach() for leaf in leaves]

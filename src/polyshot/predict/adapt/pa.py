@@ -58,13 +58,8 @@ def learn_maps(
 ) -> Learned:
     """Learn a map for each task that gains by it: `Learned.leaves` are the maps, ``[k, d, d]``.
 
-    Args:
-        support: raw embeddings ``[E, W, S, d]``.
-        mask: bool ``[E, W, S]``; None where shots are even.
-        scale: ``[E]`` of cosines without a map.
-        plain: as `learn_tasks` asks for it.
-        config: rates and updates.
-
+    `support` are raw embeddings ``[E, W, S, d]``, `mask` bool ``[E, W, S]`` (None where shots are
+    even), `scale` ``[E]`` is of cosines without a map, `plain` as `learn_tasks` asks for it.
     """
     if mask is None:
         mask = torch.ones(support.shape[:-1], dtype=torch.bool, device=support.device)

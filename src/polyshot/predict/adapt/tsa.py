@@ -16,6 +16,7 @@ form of it, one task and one update after the other, is tests/predict/plain_tsa.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -25,16 +26,11 @@ from polyshot.models.backbone import Walk, walk_through
 from polyshot.models.modulators import TaskModulators, no_weights
 from polyshot.models.views import CROPS, VIEWS, View, apply_view
 from polyshot.pool.pool import Pool
+from polyshot.predict import own_networks
 from polyshot.predict.adapt.learn import learn_tasks, unit_centres
 from polyshot.predict.adapt.pa import LR_FACTOR, identities
 from polyshot.predict.familiar import familiar
-from polyshot.predict.own_networks import (
-    OwnNetworks,
-    blended,
-    blended_scale,
-    embed_own,
-    tasks_at_once,
-)
+from polyshot.predict.own_networks import OwnNetworks, blended
 from polyshot.predict.readout import USUAL_SCALE, TaskClassifiers
 from polyshot.tasks import Tasks, pick
 from polyshot.util.device import bf16_on
@@ -46,8 +42,6 @@ class Networks:
     """Modulators and maps of E tasks (`learn.Learnable`)."""
 
     base: nn.Module
-    walk: Walk
-    """Through the base, looked up once: updates are many and small."""
     modulators: TaskModulators
     """Where learning starts; slopes and shifts stay as they are."""
     tasks: Tasks
@@ -58,9 +52,14 @@ class Networks:
     """What of the images updates take in turn, the whole images first."""
     leave_self_out: bool
 
+    @cached_property
+    def walk(self) -> Walk:
+        """Through the base, looked up once: updates are many and small."""
+        return walk_through(self.base)
+
     def at_once(self, images: int) -> int:
         """Return how many tasks of so many images to learn side by side."""
-        return tasks_at_once(images, self.tasks.device)
+        return own_networks.tasks_at_once(images, self.tasks.device)
 
     def start(self, rows: Tensor) -> list[Tensor]:
         """Return the blend's weights, and a map that changes nothing."""
@@ -88,13 +87,9 @@ class Networks:
 
     def centres(self, leaves: Sequence[Tensor], rows: Tensor) -> Tensor:
         """Return unit prototypes ``[k, W, d]`` of the support sets, over the views."""
-        present = self.tasks.present[rows]
-
-        def flat(chosen: Tensor) -> Tensor:
-            return self.tasks.support_images(chosen).flatten(1, 2)
-
-        views = self.tasks.table.views
-        raw = embed_own(self.base, self.learned(leaves, rows), flat, rows, views)
+        present, views = self.tasks.present[rows], self.tasks.table.views
+        images, learned = own_networks.flat_support(self.tasks), self.learned(leaves, rows)
+        raw = own_networks.embed_own(self.base, learned, images, rows, views)
         mapped = raw @ leaves[-1].mT
         return unit_centres(mapped.view(*present.shape, -1), present)
 
@@ -111,19 +106,11 @@ def learn_own_networks(
     plain: Callable[[Tensor, Tensor], Tensor],
     report: Progress | None = None,
 ) -> tuple[OwnNetworks | None, Tensor]:
-    """Learn a network for each task that gains by it.
+    """Learn a network for each task that gains by it, as `Pool.adaptation` says.
 
-    Args:
-        pool: where networks start, and how they learn (`Pool.adaptation`).
-        tasks: E of them.
-        weights: ``[E, M]`` of the members, by the rule.
-        plain: the rule's own answers on halves of the support sets (`learn_tasks`).
-        report: told of each update (`learn_tasks`).
-
-    Returns:
-        The networks of some tasks, None if none has learned; and bool ``[E]``, whose learning
-        diverged.
-
+    `weights` ``[E, M]`` of the members are the rule's, and so are the answers of `plain` on halves
+    of the support sets; `report` is told of each update (`learn_tasks` has both). Returns the
+    networks of some tasks, None if none has learned; and bool ``[E]``, whose learning diverged.
     """
     config = pool.adaptation
     with torch.no_grad():
@@ -131,18 +118,12 @@ def learn_own_networks(
     if not start.weights:  # of channel modulators, or of none at all
         start = replace(start, weights=no_weights(pool.base, start.sites))
     names = list(start.weights)
+    factors = [*[1.0] * len(names), LR_FACTOR]
     count = max(1, config.updates)  # no more crops than there are updates
-    networks = Networks(
-        pool.base,
-        walk_through(pool.base),
-        start,
-        tasks,
-        names,
-        lr_factors=[*[1.0] * len(names), LR_FACTOR],
-        crops=CROPS[:count] if config.tsa_rotate_crops else VIEWS["one"],
-        leave_self_out=config.tsa_leave_self_out,
-    )
-    scale = blended_scale(pool, weights)
+    crops = CROPS[:count] if config.tsa_rotate_crops else VIEWS["one"]
+    alone = config.tsa_leave_self_out
+    networks = Networks(pool.base, start, tasks, names, factors, crops, leave_self_out=alone)
+    scale = own_networks.blended_scale(pool, weights)
     usual = scale if pool.metric == "cosine" else torch.full_like(scale, USUAL_SCALE)
     rates, softening = _by_familiarity(pool, tasks)
     found = learn_tasks(networks, tasks.present, config, usual, plain, report, rates)
