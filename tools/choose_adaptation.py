@@ -7,7 +7,7 @@ trained): the one of all sources, tested on their validation classes, and those 
 tested on the validation classes of that. Writes one result a cell (for `tools/file_results.py GRID
 choices`) and prints means over the domains
 with paired differences from base + prototypes, and how many tasks are familiar
-(`methods.familiar`); then the settings of `tsa` that gain most, seen and left-out domains counting
+(`predict.familiar`); then the settings of `tsa` that gain most, seen and left-out domains counting
 alike, with a learning rate for familiar tasks by the seen ones and one for the others by those left
 out, and whether it should learn from single images too.
 """

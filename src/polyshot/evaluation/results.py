@@ -79,7 +79,7 @@ class Result:
     shape: str = ""
     """``meta-dataset`` where ways and shots vary (then way, shot and queries are 0)."""
     calibration_error: float | None = None
-    """How far probabilities are from shares of right answers (`evaluation.calibration`), over all
+    """How far probabilities are from shares of right answers (`evaluation.stats`), over all
     queries; None in results that were written before it was measured."""
     run: str = ""
     """Where it was measured: a key of `runs.json` beside the tables; none while a grid runs."""
