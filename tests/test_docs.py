@@ -84,14 +84,21 @@ def test_the_tours_code(code: str, workplace: Path, environment: dict[str, str])
 # --- how to extend
 
 
-def extension(number: int, name: str) -> ModuleType:
+def extension(mark: str, name: str) -> ModuleType:
+    """Run the one piece of code of the page that holds a mark, as a module."""
+    (code,) = [block for block in blocks("extend.md", "python") if mark in block]
     made = ModuleType(name)
-    exec(compile(blocks("extend.md", "python")[number], "extend.md", "exec"), made.__dict__)
+    exec(compile(code, "extend.md", "exec"), made.__dict__)
     return made
 
 
+def test_the_walk_through_any_network() -> None:
+    extension("class Mlp", "walk")
+
+
 def test_the_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importer, "READERS", (extension(0, "table"), *importer.READERS))
+    table = extension("def listings", "table")
+    monkeypatch.setattr(importer, "READERS", (table, *importer.READERS))
     example = draw_example(tmp_path / "example", classes=3, shot=1, queries=4)
     (done,) = import_source(example.answers, tmp_path / "packs", ImportOptions(size=16, workers=1))
     assert done.pack.domain.name == "answers"
@@ -99,12 +106,12 @@ def test_the_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_modulator() -> None:
-    extension(1, "properties")
+    extension("Kind.__args__", "properties")
 
 
 def test_the_rule() -> None:
     try:
-        extension(2, "apart")
+        extension("RULES[", "apart")
         pool = random_pool()
         chances = answers(pool, embedded_tasks(pool), "apart")
         torch.testing.assert_close(chances.sum(-1), torch.ones(chances.shape[:-1]))
@@ -114,7 +121,7 @@ def test_the_rule() -> None:
 
 def test_the_method() -> None:
     try:
-        extension(3, "polyshot.methods.pixels")
+        extension("register(", "polyshot.methods.pixels")
         (method,) = find_methods(["pixels"])
         images = torch.randint(0, 256, (20, 3, 16, 16), dtype=torch.uint8)
         support, query = torch.arange(12).view(2, 3, 2), torch.arange(12, 20).view(2, 4)

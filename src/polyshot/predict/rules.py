@@ -167,6 +167,8 @@ class Rule:
     """A named way to weigh the members."""
 
     name: str
+    about: str
+    """One line with its paper."""
     weights: Callable[[Pool, Tasks], Tensor]
     """(pool, tasks) -> float [E, M]; each row sums to 1."""
     members: Callable[[Pool], list[int]] = _all_members
@@ -176,12 +178,6 @@ class Rule:
     """Whether it asks the selector, perhaps at one shot only."""
     check: Callable[[Pool], object] | None = None
     """Refuses a pool that lacks what the rule needs."""
-
-    @property
-    def about(self) -> str:
-        """One line with its paper."""
-        alone = f"the member of {self.name.removeprefix(DOMAIN_RULE)} alone"
-        return ABOUT.get(self.name, alone)
 
 
 def _select(pool: Pool, tasks: Tasks) -> Tensor:
@@ -193,7 +189,7 @@ def _for_blend(pool: Pool, tasks: Tasks) -> Tensor:
     return (by_leave_one_out if pool.selector is None else by_selector)(pool, tasks)
 
 
-def _looked_at_by_blend(pool: Pool) -> list[int]:
+def _blend_members(pool: Pool) -> list[int]:
     return _all_members(pool) if pool.selector is None else [0]
 
 
@@ -207,9 +203,9 @@ def _only(member: int, _: Pool) -> list[int]:
     return [member]
 
 
-def _single(name: str, member: int) -> Rule:
+def _single(name: str, about: str, member: int) -> Rule:
     # No functions of its own: a fitted classifier, and with it its rule, can be pickled.
-    return Rule(name, partial(_alone, member), partial(_only, member))
+    return Rule(name, about, partial(_alone, member), partial(_only, member))
 
 
 _DOS = "Learning Disparate Modulators (Choi et al., 2019)"
@@ -227,18 +223,17 @@ ABOUT = {
     "blend": "one modulator mixed from all by the selector's chances; FLUTE (Triantafillou et al., "
     "2021)",
 }
-"""One line of each rule, with its paper."""
 _ALL = (
-    Rule("auto", automatic, mixes="scores", selector=True),
-    Rule("select", _select, selector=True, check=Pool.check_selector),
-    Rule("average", uniform),
-    _single("base", 0),
-    Rule("soft", by_selector, selector=True, check=Pool.check_selector),
-    Rule("loo", by_leave_one_out, mixes="scores", selector=True),
-    Rule("sum", uniform, mixes="scores"),
-    Rule("sur", by_sur, mixes="scores", selector=True),
-    Rule("urt", by_attention, mixes="scores", check=Pool.check_urt),
-    Rule("blend", _for_blend, _looked_at_by_blend, mixes="modulators", selector=True),
+    Rule("auto", ABOUT["auto"], automatic, mixes="scores", selector=True),
+    Rule("select", ABOUT["select"], _select, selector=True, check=Pool.check_selector),
+    Rule("average", ABOUT["average"], uniform),
+    _single("base", ABOUT["base"], 0),
+    Rule("soft", ABOUT["soft"], by_selector, selector=True, check=Pool.check_selector),
+    Rule("loo", ABOUT["loo"], by_leave_one_out, mixes="scores", selector=True),
+    Rule("sum", ABOUT["sum"], uniform, mixes="scores"),
+    Rule("sur", ABOUT["sur"], by_sur, mixes="scores", selector=True),
+    Rule("urt", ABOUT["urt"], by_attention, mixes="scores", check=Pool.check_urt),
+    Rule("blend", ABOUT["blend"], _for_blend, _blend_members, mixes="modulators", selector=True),
 )
 RULES: dict[str, Rule] = {rule.name: rule for rule in _ALL}
 
@@ -254,7 +249,7 @@ def rule(name: str, pool: Pool) -> Rule:
     if name.startswith(DOMAIN_RULE):
         domain = name.removeprefix(DOMAIN_RULE)
         if domain in pool.modulators:
-            return _single(name, 1 + domains.index(domain))
+            return _single(name, f"the member of {domain} alone", 1 + domains.index(domain))
         raise PolyshotError(
             f"The pool has no member '{domain}', only {join_names(domains) or 'its base'}."
             f"{did_you_mean(domain, domains)}"
