@@ -32,9 +32,14 @@ CHUNK = 8 * 1024 * 1024
 """Bytes of a file that are hashed at once."""
 
 
+SYNCED = 1 << 20
+"""Bytes of a file up to which it is on the disk itself before it gets its name; larger ones would
+hold a training up at every checkpoint."""
+
+
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that gets its name, and replaces what has it, when all of it is on the disk."""
+    """Open a file that gets its name, and replaces what has it, when all of it is written."""
     with clear_errors(path):
         if path.exists() and not path.is_file() and not path.is_dir():
             with path.open("wb") as file:  # a pipe or a device cannot be replaced
@@ -44,7 +49,8 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
             with partial.open("wb") as file:
                 yield file
                 file.flush()
-                os.fsync(file.fileno())
+                if file.tell() <= SYNCED:
+                    os.fsync(file.fileno())
             partial.replace(place)
 
 
