@@ -78,15 +78,17 @@ def measure(
         images = tasks.way * tasks.shot + tasks.query.shape[1]
         step = episodes_at_once(images, dim, tasks.device, factor)
 
-        def answer(part: slice, tasks: Tasks = tasks) -> Answers:
-            return predict(tasks.part(part).trimmed())
+        truths = tasks.truth.cpu()  # [k, Q]
 
-        for part, answers in in_parts(len(tasks), step, answer):
+        def answer(part: slice, tasks: Tasks = tasks) -> tuple[Tasks, Answers]:
+            some = tasks.part(part).trimmed()
+            return some, predict(some)
+
+        for part, (some, answers) in in_parts(len(tasks), step, answer):
             if not bool(answers.probabilities.isfinite().all()):
                 raise PolyshotError("The method's probabilities are not finite numbers.")
-            some = tasks.part(part)
             sure, ways = (each.cpu() for each in first_choices(answers.probabilities))
-            truth = some.truth.cpu()  # [k, Q]
+            truth = truths[part]
             if look:
                 look(some, ways)
             parts.append((rows[part], Measured(ways == truth, sure, truth >= 0, answers.diverged)))
