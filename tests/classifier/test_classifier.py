@@ -65,8 +65,8 @@ def test_learns_from_a_few_images(rule: str, adaptation: str) -> None:
     [
         ("cosine", "prototypes", "one"),
         ("euclidean", "random", "one"),
-        ("euclidean", "prototypes", "three"),
-        ("cosine", "random", "five"),
+        pytest.param("euclidean", "prototypes", "three", marks=pytest.mark.slow),
+        pytest.param("cosine", "random", "five", marks=pytest.mark.slow),
     ],
 )
 def test_answers_are_those_of_a_batch_of_tasks(metric: Metric, start: str, views: Views) -> None:

@@ -698,8 +698,8 @@ def test_ctrl_c_leaves_nothing_and_a_killed_import_is_cleaned_up(
         ("dtd", 10, 600, 60, 60),
         ("flowers", 102, 4080, 40, 40),
         ("gtsrb", 43, 4300, 100, 100),
-        ("imagenet", 401, 15954, 25, 40),
-        ("omniglot", 1623, 32460, 20, 20),
+        pytest.param("imagenet", 401, 15954, 25, 40, marks=pytest.mark.slow),
+        pytest.param("omniglot", 1623, 32460, 20, 20, marks=pytest.mark.slow),
         ("plankton", 100, 3853, 21, 40),
     ],
 )
