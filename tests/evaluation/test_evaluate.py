@@ -498,4 +498,8 @@ def test_bad_requests_are_refused_before_anything_is_embedded(pack: Pack) -> Non
     wide = Pool(SMALL, 2 * SIZE, "conv1x1", "cosine", pool.base)
     with pytest.raises(PolyshotError, match=r"16 pixels, the pool wants 32: .* --size 32"):
         evaluate(wide, pack, ["base"], SHAPE, part="all")
+    with pytest.raises(PolyshotError, match="the pool wants 32"):
+        confusion(wide, pack, "base", SHAPE, episodes=2)
+    with pytest.raises(PolyshotError, match="the pool wants 32"):
+        member_shares(wide, pack, SHAPE, episodes=2)
     assert calls == []

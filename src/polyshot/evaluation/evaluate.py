@@ -166,6 +166,24 @@ def divergence_note(diverged: int, tasks: int) -> str:
     return f"adaptation diverged on {diverged} of {tasks} tasks; these have none"
 
 
+def _target(
+    pool: Pool,
+    pack: Pack,
+    shape: Shape,
+    episodes: int,
+    seed: int = 0,
+    part: str = "test",
+    group_disjoint: bool = True,
+    drop_small: bool = False,
+    cache: EmbeddingCache | None = None,
+    report: Progress | None = None,
+) -> Target:
+    """Draw the episodes of a pack, as a pool looks at images; refuses images of another size."""
+    check_size(pack, pool.size)
+    how = (seed, part, group_disjoint, drop_small, pool.views, cache, report)
+    return Target(pack, pool.device, [shape], episodes, *how)
+
+
 def evaluate(
     pool: Pool,
     pack: Pack,
@@ -208,20 +226,9 @@ def evaluate(
     wanted = (["head"] if adapt else []) if isinstance(adapt, bool) else list(adapt)
     for name in wanted:
         check_adaptation(name)
-    check_size(pack, pool.size)
     shape = shape or EpisodeShape()
-    target = Target(
-        pack,
-        pool.device,
-        [shape],
-        episodes,
-        seed,
-        part,
-        group_disjoint,
-        drop_small,
-        pool.views,
-        cache,
-        report,
+    target = _target(
+        pool, pack, shape, episodes, seed, part, group_disjoint, drop_small, cache, report
     )
     results, pool_hash = [], pool.hash
     for adaptation in dict.fromkeys(["none", *wanted]):
@@ -258,18 +265,8 @@ def confusion(
     """
     shape = shape or EpisodeShape()
     check_adaptation(adaptation)
-    target = Target(
-        pack,
-        pool.device,
-        [shape],
-        episodes,
-        seed,
-        part,
-        group_disjoint,
-        drop_small,
-        pool.views,
-        cache,
-        report,
+    target = _target(
+        pool, pack, shape, episodes, seed, part, group_disjoint, drop_small, cache, report
     )
     rules, count = [rule(method, pool)], len(pack.domain.class_names)
     result = torch.zeros(count * count, dtype=torch.int64)
@@ -303,7 +300,7 @@ def member_shares(
 ) -> list[float]:
     """Average a rule's weights over a target's test episodes: one share a member."""
     shape = shape or EpisodeShape()
-    target = Target(pack, pool.device, [shape], episodes, views=pool.views, cache=cache)
+    target = _target(pool, pack, shape, episodes, cache=cache)
     tasks, weights = target.tasks(shape), rule(method, pool).weights
     step = episodes_at_once(tasks.way * tasks.shot, pool.config.dim, pool.device)
     parts = in_parts(len(tasks), step, lambda part: weights(pool, tasks.part(part)))
