@@ -10,11 +10,11 @@ from polyshot.config import (
     AdaptationConfig,
     Config,
     differences,
+    for_hash,
     from_dict,
     override,
     preset,
     to_dict,
-    with_old_names,
 )
 from polyshot.errors import PolyshotError
 
@@ -102,8 +102,8 @@ def test_names_of_before_are_read_as_what_they_are_now() -> None:
     )
     options = [f"adaptation.{name}={json.dumps(value)}" for name, value in old.items()]
     assert override(Config(), options) == read
-    assert old.items() <= with_old_names(to_dict(read))["adaptation"].items()
-    assert from_dict(with_old_names(to_dict(read))) == read
+    assert old.items() <= for_hash(to_dict(read))["adaptation"].items()
+    assert from_dict(for_hash(to_dict(read))) == read
     with pytest.raises(ValueError, match="twice"):
         from_dict({"adaptation": {"tsa_turns": True, "tsa_rotate_crops": True}})
 
@@ -117,5 +117,5 @@ def test_names_of_before_are_read_as_what_they_are_now() -> None:
 )
 def test_hashes_of_configs_never_change(config: Config, digest: str) -> None:
     """As at commit 0488eed: trainings on the disks of others are found by them."""
-    text = json.dumps(with_old_names(to_dict(config)))
+    text = json.dumps(for_hash(to_dict(config)))
     assert hashlib.sha256(text.encode()).hexdigest() == digest

@@ -21,7 +21,6 @@ from polyshot.tasks import (
     Queries,
     Table,
     Tasks,
-    check_size,
     draw_tasks,
     embed,
     for_prediction,
@@ -445,6 +444,3 @@ def test_episodes_of_a_pack_become_tasks(tmp_path: Path) -> None:
         wanted = pack.images[episodes.query[e].flatten().numpy()]
         assert torch.equal(tasks.query_images()[e], normalise(torch.from_numpy(np.array(wanted))))
         assert tasks.truth[e].tolist() == np.repeat(range(5), 3).tolist()
-    check_size(pack, SIZE)
-    with pytest.raises(PolyshotError, match="wants 24: import it again with --size 24"):
-        check_size(pack, 24)

@@ -190,8 +190,12 @@ class Config:
     """Another seed, another training; 0 or more."""
     size: Annotated[int, Range(8, 4096)] = 72
     """Side length of the images in pixels; packs must have it."""
+    backbone: str = "resnet18"
+    """The base: `resnet18` is trained here, a name of `models.loaders` is taken as it is."""
+    sites: tuple[str, ...] = ()
+    """Names or patterns of the layers of a base from elsewhere at which modulators act."""
     model: ResNetConfig = field(default_factory=ResNetConfig)
-    """The base's architecture."""
+    """Architecture of a ResNet-18."""
     metric: Metric = "cosine"
     """Distance of embeddings from prototypes."""
     views: Views = "one"
@@ -277,12 +281,21 @@ def to_dict(config: Config) -> dict[str, Any]:
     return plain
 
 
-def with_old_names(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Give fields the names they had at first, for hashes that must never change."""
+LATER: Mapping[str, Any] = {"backbone": "resnet18", "sites": ()}
+"""Fields that came later, by name, with the values that mean what was before."""
+
+
+def for_hash(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Bring plain data to the form that hashes were made of at first, so that they never change.
+
+    Fields have the names that they had then, and those that came later are left out unless they
+    say something new.
+    """
     old = {new: name for name, new in AdaptationConfig.OLD_NAMES.items()}
     return {
-        old.get(name, name): with_old_names(item) if isinstance(item, dict) else item
+        old.get(name, name): for_hash(item) if isinstance(item, dict) else item
         for name, item in plain.items()
+        if name not in LATER or (tuple(item) if isinstance(item, list) else item) != LATER[name]
     }
 
 

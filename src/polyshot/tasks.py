@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from polyshot.data.episodes import EpisodeSampler
-from polyshot.data.pack import Pack
 from polyshot.data.table import Images
 from polyshot.errors import PolyshotError
 from polyshot.models.backbone import Snapshot, fused, state_hash
@@ -372,15 +371,6 @@ def draw_tasks(
     table = Table(take, len(needed), images.device, views, frozen)
     query = positions[..., shot:].flatten(1)
     return Tasks(table, query, positions[..., :shot], classes=drawn.classes)
-
-
-def check_size(pack: Pack, size: int) -> None:
-    """Refuse a pack whose images are not of the size that a network wants."""
-    if pack.size != size:
-        raise PolyshotError(
-            f"The pack {pack.domain.name} has images of {pack.size} pixels, the pool wants "
-            f"{size}: import it again with --size {size}."
-        )
 
 
 def _rows(positions: Tensor, rows: Tensor | None) -> Tensor:

@@ -14,7 +14,7 @@ from polyshot.errors import PolyshotError
 from polyshot.models.modulators import Kind, fold
 from polyshot.models.selector import Selector
 from polyshot.models.views import normalise
-from polyshot.pool.files import check_domains, modulator_file
+from polyshot.pool.files import FORMAT, check_domains, modulator_file
 from polyshot.pool.pool import Pool
 from tests.helpers import (
     SIZE,
@@ -202,7 +202,10 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no description": (lambda p: (p / "pool.json").unlink(), "is no pool"),
     "damaged json": (lambda p: (p / "pool.json").write_text("{"), "damaged pool.json"),
     "json of something else": (lambda p: (p / "pool.json").write_text("[1]"), "damaged pool.json"),
-    "newer format": (lambda p: edit(p, format=5), "format 5, this Polyshot reads up to 4"),
+    "newer format": (
+        lambda p: edit(p, format=FORMAT + 1),
+        f"format {FORMAT + 1}, this Polyshot reads up to {FORMAT}",
+    ),
     "strange format": (lambda p: edit(p, format="x"), "upgrade"),
     "missing base": (lambda p: (p / "base.safetensors").unlink(), "lacks its file base"),
     "missing modulator": (lambda p: (p / modulator_file("two")).unlink(), "lacks its file mod"),

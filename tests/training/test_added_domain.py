@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from polyshot.config import Config, to_dict, with_old_names
+from polyshot.config import Config, for_hash, to_dict
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.targets import Target
@@ -76,7 +76,7 @@ def test_trained_things_are_shared_and_results_are_not(
 
 def test_the_key_of_an_ungrown_run_is_what_it_was(packs: list[Pack], tmp_path: Path) -> None:
     # Results on the disks of others are found by it: it may change with the config alone.
-    config = with_old_names(to_dict(TINY))
+    config = for_hash(to_dict(TINY))
     plain = json.dumps([config, [identity(pack) for pack in packs]], sort_keys=True)
     run = TrainingRun(packs, TINY, tmp_path, CPU)
     assert run.before is run and run.addition("conv1x1") is None

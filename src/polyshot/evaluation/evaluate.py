@@ -19,7 +19,7 @@ from polyshot.evaluation.targets import Shape, Target
 from polyshot.pool.pool import Pool
 from polyshot.predict.predict import Answers, check_adaptation, predict_tasks
 from polyshot.predict.rules import rule
-from polyshot.tasks import EmbeddingCache, Tasks, check_size
+from polyshot.tasks import EmbeddingCache, Tasks
 from polyshot.util import __version__
 from polyshot.util.device import in_parts
 from polyshot.util.progress import Progress
@@ -179,7 +179,7 @@ def _target(
     report: Progress | None = None,
 ) -> Target:
     """Draw the episodes of a pack, as a pool looks at images; refuses images of another size."""
-    check_size(pack, pool.size)
+    pool.check_pack(pack)
     how = (seed, part, group_disjoint, drop_small, pool.views, cache, report)
     return Target(pack, pool.device, [shape], episodes, *how)
 

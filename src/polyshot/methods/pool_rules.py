@@ -6,7 +6,7 @@ Every rule over the pool is a method; those of the paper with either kind of mod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from polyshot.config import AdaptationConfig
 from polyshot.data.shapes import EpisodeShape
@@ -64,7 +64,7 @@ class PoolWithRule(Fitted):
 
     def parameters(self) -> int:
         """Count base, modulators and, where the rule asks them, the selector and the attention."""
-        parts = [self.pool.base, *self.pool.modulators.values()]
+        parts: list[nn.Module] = [self.pool.base, *self.pool.modulators.values()]
         if rule(self.rule, self.pool).selector and self.pool.selector is not None:
             parts.append(self.pool.selector)
         if self.rule == "urt":

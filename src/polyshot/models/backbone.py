@@ -165,11 +165,25 @@ def layers_of(network: nn.Module, size: int = 64) -> list[Site]:
 
 
 def sites_of(network: nn.Module) -> list[Site]:
-    """List the layers at which modulators act.
+    """List the layers at which modulators act: those that a network declares, or by the rule.
 
-    They are the layers of blocks, which stand in numbered lists: neither the stem nor a shortcut,
-    no depthwise convolution, and none without a bias or a norm that could take one. Of ResNet-18
-    these are the 16 3x3 convolutions.
+    A network may have a method `is_site`, which says of a layer whether it is one, or None.
+    """
+    declared = getattr(network, "is_site", None)
+    if not callable(declared):
+        return sites_by_rule(network)
+    by_rule = {site.layer for site in sites_by_rule(network)}
+    answers = ((site, declared(site)) for site in layers_of(network))
+    return [
+        site for site, answer in answers if (site.layer in by_rule if answer is None else answer)
+    ]
+
+
+def sites_by_rule(network: nn.Module) -> list[Site]:
+    """List the layers of blocks, which stand in numbered lists.
+
+    Neither the stem nor a shortcut, no depthwise convolution, and none without a bias or a norm
+    that could take one. Of ResNet-18 these are the 16 3x3 convolutions.
     """
     found = []
     for site in layers_of(network):
@@ -206,7 +220,7 @@ def find_layers(network: nn.Module, image: Tensor) -> list[Site]:
     training = network.training
     try:
         with torch.inference_mode(False), torch.no_grad():  # inference tensors have no versions
-            network.eval()(image.to(next(network.parameters())))
+            network.eval()(image.to(next(network.parameters(), image)))
     finally:
         network.train(training)
         for hook in hooks:

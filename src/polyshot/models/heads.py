@@ -14,6 +14,8 @@ from torch import Tensor
 from polyshot.errors import PolyshotError, unknown
 
 Metric = Literal["euclidean", "cosine"]
+USUAL_SCALE = 20.0
+"""Of cosines, where nothing was fitted."""
 
 
 def prepared(embeddings: Tensor, metric: Metric) -> Tensor:

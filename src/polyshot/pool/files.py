@@ -25,7 +25,9 @@ from torch import Tensor, nn
 from polyshot.config import AdaptationConfig
 from polyshot.errors import PolyshotError, join_names, unknown
 from polyshot.models.backbone import sites_of
+from polyshot.models.foreign import OWN, Backbone, Foreign, ForeignConfig, as_module
 from polyshot.models.heads import Metric
+from polyshot.models.loaders import load_backbone
 from polyshot.models.modulators import Kind, Modulator
 from polyshot.models.resnet import ResNet, ResNetConfig, load_base
 from polyshot.models.selector import MemberAttention, Selector
@@ -38,11 +40,12 @@ from polyshot.util.files import new_folder, tensor_bytes, write_bytes, write_jso
 if TYPE_CHECKING:
     from polyshot.pool.pool import Pool
 
-FORMAT = 4
+FORMAT = 5
 """Version of the layout. A reader refuses a newer one and knows how to read every older one.
 
 2: weights may be 8-bit, a modulator of strength 0 may have no file, and there may be statistics of
-the selector's tasks. 3: an image may be looked at more than once. 4: weights may be 6-bit.
+the selector's tasks. 3: an image may be looked at more than once. 4: weights may be 6-bit. 5: the
+base may be from elsewhere, named and not stored.
 """
 
 Precision = Literal["full", "half", "eight", "six"]
@@ -55,6 +58,7 @@ STATISTICS_FILE = "task_statistics.safetensors"
 BESIDE: dict[str, Precision] = {"selector": "half", "urt": "six", "statistics": "eight"}
 """Of what stands beside the networks in a pool of six bits; in the others it is as it was made."""
 
+OURS = "resnet18"
 Width = Annotated[int, Range(1, 32768)]
 
 
@@ -64,7 +68,8 @@ def write_pool(pool: "Pool", path: Path, precision: Precision) -> None:
         raise unknown("precision", precision, get_args(Precision))
     as_made: dict[str, Precision] = dict.fromkeys(BESIDE, "full")
     beside = BESIDE if precision == "six" else as_made
-    files = {"base.safetensors": to_stored(pool.base.state_dict(), precision)}
+    foreign = isinstance(pool.config, ForeignConfig)
+    files = {} if foreign else {"base.safetensors": to_stored(pool.base.state_dict(), precision)}
     for name, modulator in pool.modulators.items():
         # At strength 0 the member is the base: what is made small goes without its weights.
         if precision == "full" or pool.strengths[name]:
@@ -87,7 +92,7 @@ def write_pool(pool: "Pool", path: Path, precision: Precision) -> None:
     about = {
         "format": FORMAT,
         "polyshot": __version__,
-        "architecture": {"name": "resnet18", **asdict(pool.config)},
+        "architecture": asdict(pool.config) if foreign else {"name": OURS, **asdict(pool.config)},
         "size": pool.size,
         "normalisation": {"mean": list(MEAN), "std": list(STD)},
         "metric": pool.metric,
@@ -170,28 +175,32 @@ class Description:
             raise PolyshotError("domains names one twice")
 
 
-def read_pool(path: Path) -> dict[str, Any]:
-    """Read a pool's folder: the arguments of `Pool`, checked before anything is built."""
+def read_pool(path: Path, network: Any = None) -> dict[str, Any]:
+    """Read a pool's folder: the arguments of `Pool`, checked before anything is built.
+
+    `network` is the base where the pool's is one that a user made.
+    """
     about, _ = checks.read_description(path, "pool.json", "pool", FORMAT, Description)
-    if about.architecture.get("name") != "resnet18":
-        raise PolyshotError(f"The pool {path} is of an unknown architecture: upgrade Polyshot.")
     if (about.normalisation.mean, about.normalisation.std) != (MEAN, STD):
         raise PolyshotError(f"The pool {path} normalises images in another way: train it anew.")
-    shape = {name: value for name, value in about.architecture.items() if name != "name"}
-    try:
-        config: ResNetConfig = checks.build(ResNetConfig, shape, "architecture")
-    except PolyshotError as error:
-        raise PolyshotError(f"The pool {path} has a damaged pool.json: {error}.") from None
 
     def read(name: str) -> dict[str, Tensor]:
         return _read_tensors(path, name, about.files.get(name))
 
-    weights = read("base.safetensors")
-    first = weights.get("conv1.weight")
-    if first is None or len(first) != config.width:  # before memory for any width is taken
-        raise PolyshotError(f"The base of {path} has wrong shapes: its width is {config.width}.")
-    base = ResNet(config)
-    load_base(base, weights)
+    named = about.architecture.get("name")
+    if named != OURS and "sha256" not in about.architecture:
+        raise PolyshotError(f"The pool {path} is of an unknown architecture: upgrade Polyshot.")
+    kind = ResNetConfig if named == OURS else ForeignConfig
+    shape = {n: value for n, value in about.architecture.items() if n != "name" or named != OURS}
+    try:
+        config: ResNetConfig | ForeignConfig = checks.build(kind, shape, "architecture")
+    except PolyshotError as error:
+        raise PolyshotError(f"The pool {path} has a damaged pool.json: {error}.") from None
+    base: Backbone
+    if isinstance(config, ForeignConfig):
+        base = _foreign_base(path, config, network)
+    else:
+        base = _own_base(path, config, read("base.safetensors"))
     strengths = dict(zip(about.domains, about.strengths, strict=True))
     modulators = {}
     for name, strength in strengths.items():
@@ -226,6 +235,46 @@ def read_pool(path: Path) -> dict[str, Any]:
         "scales": list(about.scales),
         "urt": urt,
     }
+
+
+def _own_base(path: Path, config: ResNetConfig, weights: Mapping[str, Tensor]) -> ResNet:
+    first = weights.get("conv1.weight")
+    if first is None or len(first) != config.width:  # before memory for any width is taken
+        raise PolyshotError(f"The base of {path} has wrong shapes: its width is {config.width}.")
+    base = ResNet(config)
+    load_base(base, weights)
+    return base
+
+
+def _foreign_base(path: Path, config: ForeignConfig, network: Any) -> Foreign:
+    """Load a base from elsewhere by its name, or take the user's own; it must be as it was."""
+    if network is None and config.name == OWN:
+        raise PolyshotError(
+            f"The base of {path} is a network of the user's own: give it, as "
+            "Pool.load(path, network=...)."
+        )
+    if network is None:
+        base = load_backbone(config.name, config.size, config.sites)
+    else:
+        base = Foreign(
+            as_module(network),
+            config.size,
+            config.mean,
+            config.std,
+            config.name,
+            sites=config.sites,
+        )
+    if base.config.sha256 != config.sha256:
+        raise PolyshotError(
+            f"The base of {path}, {config.name}, has other weights than those that the pool was "
+            "made with: bring back the same ones, or make the pool anew."
+        )
+    if base.config != config:
+        raise PolyshotError(
+            f"The base of {path}, {config.name}, is another network than the pool was made with: "
+            f"{base.config} instead of {config}."
+        )
+    return base
 
 
 def modulator_file(domain: str) -> str:

@@ -7,6 +7,7 @@ torchvision's ResNet-18), ``modulators/<domain>.safetensors``, ``selector.safete
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -16,13 +17,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from polyshot.config import AdaptationConfig, with_old_names
+from polyshot.config import AdaptationConfig, for_hash
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, join_names
 from polyshot.models.backbone import Snapshot, channels_last, state_hash
-from polyshot.models.heads import Metric
+from polyshot.models.foreign import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Backbone,
+    Foreign,
+    ForeignConfig,
+    as_module,
+)
+from polyshot.models.heads import USUAL_SCALE, Metric
+from polyshot.models.loaders import load_backbone
 from polyshot.models.modulators import Kind, Modulator, fold
-from polyshot.models.resnet import ResNet, ResNetConfig
+from polyshot.models.resnet import ResNetConfig
 from polyshot.models.selector import MemberAttention, Selector
 from polyshot.models.views import MEAN, STD, Views, check_views
 from polyshot.pool.default import default_pool
@@ -41,15 +51,16 @@ if TYPE_CHECKING:
 class Pool:
     """Base + modulators + selector. Member 0 is the base, member i the i-th modulator's."""
 
-    config: ResNetConfig
+    config: ResNetConfig | ForeignConfig
     """Architecture of the base."""
     size: int
-    """Side length in pixels of the images it embeds."""
+    """Side length in pixels of the images it embeds; a base from elsewhere takes others, too, and
+    brings them to its own."""
     kind: Kind
     """Of all its modulators."""
     metric: Metric
     """How embeddings are compared with prototypes."""
-    base: ResNet
+    base: Backbone
     modulators: dict[str, Modulator] = field(default_factory=dict)
     """By domain, in the order of the members."""
     strengths: dict[str, float] = field(default_factory=dict)
@@ -104,7 +115,7 @@ class Pool:
     @property
     def device(self) -> torch.device:
         """Where its weights are."""
-        return next(self.base.parameters()).device
+        return next(chain(self.base.parameters(), self.base.buffers())).device
 
     @property
     def hash(self) -> str:
@@ -113,7 +124,7 @@ class Pool:
         shape = self.task_shape
         settings = (
             *(self.metric, self.size, self.scales, self.unit_input),
-            with_old_names(asdict(self.adaptation)),
+            for_hash(asdict(self.adaptation)),
             *(() if shape == EpisodeShape() else (shape.way, shape.shot)),
         )
         attention = [] if self.urt is None else [state_hash(self.urt)]
@@ -274,9 +285,54 @@ class Pool:
         return cls.load(default_pool(), device)
 
     @classmethod
-    def load(cls, path: Path | str, device: torch.device | str = "cpu") -> "Pool":
-        """Read a pool, checking format, hashes and shapes."""
-        return cls(**read_pool(Path(path))).to(device)
+    def load(
+        cls, path: Path | str, device: torch.device | str = "cpu", network: Any = None
+    ) -> "Pool":
+        """Read a pool, checking format, hashes and shapes.
+
+        A base from elsewhere is loaded by its name and checked; one that has none, since the user
+        made it, is given as `network`.
+        """
+        return cls(**read_pool(Path(path), network)).to(device)
+
+    @classmethod
+    def from_backbone(
+        cls,
+        network: Any,
+        size: int | None = None,
+        mean: Sequence[float] = IMAGENET_MEAN,
+        std: Sequence[float] = IMAGENET_STD,
+        *,
+        sites: Sequence[str] = (),
+        views: Views = "one",
+        metric: Metric = "cosine",
+        kind: Kind = "conv1x1",
+        download: bool = False,
+        device: torch.device | str = "cpu",
+    ) -> "Pool":
+        """Make a pool of a network from elsewhere, without modulators: these can be added.
+
+        Args:
+            network: a module or function, images [B, 3, size, size] -> embeddings [B, d]; or the
+                name of one (`models.loaders`), such as ``efficientnet-lite0``.
+            size: side length of the images that it sees; 224 unless its name knows better.
+            mean: of pixels from 0 to 1, by channel; a name brings its own.
+            std: likewise.
+            sites: names or patterns of the layers at which modulators act.
+            views: how often it looks at an image.
+            metric: how embeddings are compared with prototypes.
+            kind: of the modulators that it may get.
+            download: whether a named network that is not there may be fetched.
+            device: where to put it.
+
+        """
+        if isinstance(network, str):
+            base = load_backbone(network, size, sites, download)
+        else:
+            base = Foreign(as_module(network), size or 224, mean, std, sites=sites)
+        scales = [USUAL_SCALE] if metric == "cosine" else []
+        config = base.config
+        return cls(config, config.size, kind, metric, base, scales=scales, views=views).to(device)
 
     def _modules(self) -> list[nn.Module]:
         beside = [part for part in (self.selector, self.urt) if part is not None]
@@ -301,8 +357,18 @@ class Pool:
         check_domains(list(self.modulators))
         check_statistics(self.statistics, self.config.dim, count)
 
+    def check_pack(self, pack: "Pack") -> None:
+        """Refuse a pack whose images are not of the size that the base wants."""
+        if pack.size != self.size and not isinstance(self.config, ForeignConfig):
+            raise PolyshotError(
+                f"The pack {pack.domain.name} has images of {pack.size} pixels, the pool wants "
+                f"{self.size}: import it again with --size {self.size}."
+            )
+
     def _check_images(self, images: Pixels) -> None:
         shape = tuple(images.shape)
+        if isinstance(self.config, ForeignConfig) and len(shape) == 4 and shape[1] == 3:
+            return  # it brings images to its own size
         if len(shape) != 4 or shape[1:] != (3, self.size, self.size):
             raise PolyshotError(
                 f"The pool embeds images of {self.size} x {self.size} pixels in three channels, "

@@ -10,13 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig
-from polyshot.models.heads import Metric, prepared, prototypes
+from polyshot.models.heads import USUAL_SCALE, Metric, prepared, prototypes
 from polyshot.predict.adapt.head import adapt_heads, heads_are_unit
 from polyshot.predict.adapt.pa import learn_maps
 from polyshot.tasks import pick
-
-USUAL_SCALE = 20.0
-"""Of cosines, in pools that compare by squared distance."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from polyshot.config import to_dict, with_old_names
+from polyshot.config import for_hash, to_dict
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError, did_you_mean, join_names
 from polyshot.models.selector import Selector
@@ -53,7 +53,7 @@ def grow(
     check_addition(pool, pack, config, selector)
     check_destination(place)
     work = place.with_name(f".{place.name}.adding")
-    key = digest(pool.hash, json.dumps(with_old_names(to_dict(config))), json.dumps(identity(pack)))
+    key = digest(pool.hash, json.dumps(for_hash(to_dict(config))), json.dumps(identity(pack)))
     with locked_if_free(work / "lock") as free:
         if not free:
             raise PolyshotError(f"Another process is adding a domain to {place}: wait for it.")

@@ -21,6 +21,7 @@ from polyshot.data.pack import Pack
 from polyshot.data.table import Images
 from polyshot.errors import PolyshotError, join_names
 from polyshot.models.modulators import Modulator, fold
+from polyshot.models.resnet import ResNetConfig
 from polyshot.models.selector import Selector
 from polyshot.pool.files import check_domains
 from polyshot.pool.pool import Pool
@@ -148,7 +149,7 @@ def own_config(pool: Pool) -> Config:
     return replace(
         config,
         size=pool.size,
-        model=pool.config,
+        model=pool.config if isinstance(pool.config, ResNetConfig) else config.model,
         metric=pool.metric,
         views=pool.views,
         modulator=replace(config.modulator, kind=pool.kind, members=1),

@@ -19,9 +19,9 @@ from torch.func import functional_call
 from polyshot.config import Config
 from polyshot.data.table import Images
 from polyshot.models.backbone import sites_of
+from polyshot.models.foreign import Backbone
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.models.modulators import Kind, Modulator, fold, member_parameters
-from polyshot.models.resnet import ResNet
 from polyshot.tasks import Tasks
 from polyshot.training.episodic import EpisodeStep
 from polyshot.training.loop import learn
@@ -44,7 +44,9 @@ class ModulatorStep(EpisodeStep):
     section = "modulator"
     module: Modulator
 
-    def __init__(self, base: ResNet, train: Images, source: int, validation: Tasks, config: Config):
+    def __init__(
+        self, base: Backbone, train: Images, source: int, validation: Tasks, config: Config
+    ):
         own, self.config, self._base, self._validation = config.modulator, config, base, validation
         self.name = f"modulator:{train.packs[source].domain.name}"
         self.memory = ("modulator.episodes", own.episodes)
@@ -102,7 +104,7 @@ class ModulatorStep(EpisodeStep):
 class _Member(nn.Module):
     """The base with a modulator that is `delta` away from the identity."""
 
-    def __init__(self, base: ResNet, identity: Modulator, delta: Modulator):
+    def __init__(self, base: Backbone, identity: Modulator, delta: Modulator):
         super().__init__()
         self.delta = delta
         self._frozen = (base, identity)  # in a tuple: no part of this module's state
@@ -187,7 +189,7 @@ def write_modulator(file: Path, modulator: Modulator, strength: Strength, best: 
 
 
 def read_modulator(
-    file: Path, base: ResNet, kind: Kind, device: torch.device
+    file: Path, base: Backbone, kind: Kind, device: torch.device
 ) -> tuple[Modulator, dict[str, Any]]:
     """Read a modulator and what is known about it, its strength above all."""
     weights, about = read_weights(file)

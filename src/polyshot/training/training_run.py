@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from polyshot.config import Config, to_dict, with_old_names
+from polyshot.config import Config, for_hash, to_dict
 from polyshot.data.pack import Pack
 from polyshot.data.table import Images
 from polyshot.models.modulators import Kind
@@ -87,7 +87,7 @@ class TrainingRun:
         if self.added:
             return _mark([self.before.key, identity(self.added)], 10)
         packs = [identity(pack) for pack in self.packs]
-        return _mark([with_old_names(to_dict(self.config)), packs], 10)
+        return _mark([for_hash(to_dict(self.config)), packs], 10)
 
     @property
     def name(self) -> str:

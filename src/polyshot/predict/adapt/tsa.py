@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from polyshot.config import AdaptationConfig
 from polyshot.models.backbone import Walk, walk_through
+from polyshot.models.heads import USUAL_SCALE
 from polyshot.models.modulators import TaskModulators, no_weights
 from polyshot.models.views import CROPS, VIEWS, View, apply_view
 from polyshot.pool.pool import Pool
@@ -31,7 +32,7 @@ from polyshot.predict.adapt.learn import learn_tasks, unit_centres
 from polyshot.predict.adapt.pa import LR_FACTOR, identities
 from polyshot.predict.familiar import familiar
 from polyshot.predict.own_networks import OwnNetworks, blended
-from polyshot.predict.readout import USUAL_SCALE, TaskClassifiers
+from polyshot.predict.readout import TaskClassifiers
 from polyshot.tasks import Tasks, pick
 from polyshot.util.device import bf16_on
 from polyshot.util.progress import Progress
