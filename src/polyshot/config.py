@@ -127,8 +127,9 @@ class SelectorConfig:
 class AdaptationConfig:
     """Further adaptation, learned on the support set.
 
-    The first four are those of `head`, a linear head on frozen embeddings; the others those of
-    `pa`, a linear map of them, and `tsa`, a modulator of the task's own with such a map.
+    The first four are those of `head`, a linear head on frozen embeddings, the last two those of
+    `ridge`, such a head in closed form; the others those of `pa`, a linear map of embeddings, and
+    `tsa`, a modulator of the task's own with such a map.
     """
 
     OLD_NAMES: ClassVar[Mapping[str, str]] = {
@@ -171,6 +172,15 @@ class AdaptationConfig:
     tsa_leave_self_out: bool = True
     """Whether an image learns from the prototype of its class without itself, not with itself as in
     the paper of `tsa`."""
+    tsa_rates: Literal["choose", "average"] = "choose"
+    """With several rates: `choose` takes the first unless a task's halves clearly prefer another,
+    `average` learns with each of them and takes the mean of their answers."""
+    tsa_readout: Literal["prototypes", "ridge"] = "prototypes"
+    """What compares queries with the support set, behind what `tsa` has learned and without it."""
+    ridge_lambda: Annotated[float, Range(1e-6, 1e6)] = 0.3
+    """Penalty of `ridge` on its weights."""
+    ridge_scale: Annotated[float, Range(1e-3, 1e6)] = 10.0
+    """Inverse temperature of `ridge`: logits are this times its scores, which are 0 to 1 or so."""
 
     def __post_init__(self) -> None:
         for name in ("tsa_inverse_temperature", "familiar_inverse_temperature"):
@@ -281,7 +291,14 @@ def to_dict(config: Config) -> dict[str, Any]:
     return plain
 
 
-LATER: Mapping[str, Any] = {"backbone": "resnet18", "sites": ()}
+LATER: Mapping[str, Any] = {
+    "backbone": "resnet18",
+    "sites": (),
+    "tsa_rates": "choose",
+    "tsa_readout": "prototypes",
+    "ridge_lambda": 0.3,
+    "ridge_scale": 10.0,
+}
 """Fields that came later, by name, with the values that mean what was before."""
 
 

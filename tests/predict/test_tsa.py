@@ -261,9 +261,9 @@ def test_the_halves_of_the_support_set_choose() -> None:
 
         return plain
 
-    assert learn_own_networks(pool, tasks, weights, answer(0))[0] is None, "nothing could be better"
-    networks, _ = learn_own_networks(pool, tasks, weights, answer(1))
-    assert networks is not None and len(networks.rows) == EPISODES
+    assert not learn_own_networks(pool, tasks, weights, answer(0))[0], "nothing could be better"
+    (networks,), _ = learn_own_networks(pool, tasks, weights, answer(1))
+    assert len(networks.rows) == EPISODES
 
 
 def test_no_episode_depends_on_its_company(monkeypatch: pytest.MonkeyPatch) -> None:

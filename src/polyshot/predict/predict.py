@@ -32,11 +32,11 @@ from polyshot.tasks import Queries, Tasks
 from polyshot.util.device import one_thread
 from polyshot.util.progress import Progress
 
-Adaptation = Literal["none", "head", "pa", "tsa"]
+Adaptation = Literal["none", "head", "ridge", "pa", "tsa"]
 HALF = 2.0
 """Images a class whose prototypes want half of the scale of very many."""
-UNTEMPERED = ("head",)
-"""Adaptations whose answers stay as they are: heads are learned from a scale of their own."""
+UNTEMPERED = ("head", "ridge")
+"""Adaptations whose answers stay as they are: heads have a scale of their own."""
 
 
 class Answers(NamedTuple):
@@ -91,21 +91,22 @@ def fit_tasks(
 ) -> "FittedTasks":
     """Learn from support sets; what each member learns serves all rules.
 
-    `adaptation` is ``none`` (prototypes), ``head`` (a linear head), ``pa`` (a linear map) or
-    ``tsa`` (a modulator and a map), learned as `pool.adaptation` says. `report` is told how `tsa`
-    comes along.
+    `adaptation` is ``none`` (prototypes), ``head`` (a linear head), ``ridge`` (one in closed form),
+    ``pa`` (a linear map) or ``tsa`` (a modulator and a map), learned as `pool.adaptation` says.
+    `report` is told how `tsa` comes along.
     """
     check_adaptation(adaptation)
     weights = [rule.weights(pool, tasks) for rule in rules]
     if adaptation != "tsa":
         return _fit_rules(pool, tasks, rules, weights, adaptation)
 
+    rest = "ridge" if pool.adaptation.tsa_readout == "ridge" else "none"
     learned, diverged = [], []
     for rule, own in zip(rules, weights, strict=True):
 
         def plain(known: Tensor, places: Tensor, rule: Rule = rule, own: Tensor = own) -> Tensor:
             half = tasks.held_out(known, places)
-            answers = _fit_rules(pool, half, [rule], [own], "none")._by_rules(half)[0]
+            answers = _fit_rules(pool, half, [rule], [own], rest)._by_rules(half)[0]
             return answers.clamp(min=1e-9).log().to(pool.device)
 
         networks, failed = learn_own_networks(pool, tasks, own, plain, report)
@@ -113,8 +114,8 @@ def fit_tasks(
         diverged.append(failed.cpu())
     # Without learning, tasks that gain nothing by it are answered, and the others in part.
     share = pool.adaptation.tsa_share
-    alone = share == 1 and all(each and len(each.rows) == len(tasks) for each in learned)
-    fitted = _fit_rules(pool, tasks, [] if alone else rules, weights, "none")
+    alone = share == 1 and all(each and len(each[0].rows) == len(tasks) for each in learned)
+    fitted = _fit_rules(pool, tasks, [] if alone else rules, weights, rest)
     fitted.weights, fitted.adaptation = weights, "tsa"
     fitted.learned, fitted.diverged = learned, torch.stack(diverged)
     return fitted
@@ -176,8 +177,9 @@ class FittedTasks:
     """Those that have a say, by their number."""
     blends: dict[int, OwnNetworks] = field(default_factory=dict)
     """Of the rules that mix modulators, by their number."""
-    learned: list[OwnNetworks | None] = field(default_factory=list)
-    """What `tsa` has learned, for each rule; None where no task has."""
+    learned: list[list[OwnNetworks]] = field(default_factory=list)
+    """What `tsa` has learned, for each rule: networks of the same tasks, one a learning rate where
+    these are averaged; none where no task has learned."""
     diverged: Tensor = field(default_factory=lambda: torch.zeros(0))
     """Bool ``[R, E]``, on the CPU."""
 
@@ -189,25 +191,33 @@ class FittedTasks:
             pairs = zip(self.learned, plain, strict=True)
             answers = torch.stack([self._by_learned(each, queries, own) for each, own in pairs])
         assert answers is not None, "without rules, everything was learned"
-        if self.adaptation in UNTEMPERED:
+        by_ridge = self.adaptation == "tsa" and self.pool.adaptation.tsa_readout == "ridge"
+        if self.adaptation in UNTEMPERED or by_ridge:
             return answers
         factor = inverse_temperature(self.pool, self.shots).unsqueeze(-1)  # [E, 1]
         return tempered(answers, factor.to(answers.device))
 
     def _by_learned(
-        self, networks: OwnNetworks | None, queries: Queries, plain: Tensor | None
+        self, networks: Sequence[OwnNetworks], queries: Queries, plain: Tensor | None
     ) -> Tensor:
         """Answer by what `tsa` has learned, and without it where it has not: [E, Q, W]."""
         share = self.pool.adaptation.tsa_share
-        if networks is None:
+        if not networks:
             assert plain is not None
             return plain
-        learned = networks.logits(queries).mT
-        factor = networks.inverse_temperature[:, None, None]
+        logits = [each.logits(queries).mT for each in networks]  # [k, Q, W] each
+        total = logits[0].new_zeros(self.tasks, *logits[0].shape[1:])
+        count, factor = total.new_zeros(self.tasks), total.new_ones(self.tasks)
+        for each, own in zip(networks, logits, strict=True):
+            total.index_add_(0, each.rows, own)
+            count.index_add_(0, each.rows, torch.ones_like(each.inverse_temperature))
+            factor[each.rows] = each.inverse_temperature
+        rows = count.nonzero().flatten()
+        learned = total[rows] / count[rows, None, None]
         if plain is None:
-            return mixed_answers(learned, None, share, factor)
-        answers, rows = plain.clone(), networks.rows
-        answers[rows] = mixed_answers(learned, plain[rows], share, factor)
+            return mixed_answers(learned, None, share, factor[rows, None, None])
+        answers = plain.clone()
+        answers[rows] = mixed_answers(learned, plain[rows], share, factor[rows, None, None])
         return answers
 
     def _by_rules(self, queries: Queries) -> Tensor:
@@ -249,12 +259,12 @@ class FittedTasks:
     def adapted(self) -> bool:
         """Whether, for the first rule, the adaptation is used: `pa` and `tsa` may learn nothing."""
         if self.adaptation == "tsa":
-            return self.learned[0] is not None
+            return bool(self.learned[0])
         if self.adaptation == "pa":
             classifiers = [each.classifiers for each in self.members.values()]
             classifiers += [blend.classifiers for blend in self.blends.values()]
             return any(each.also is not None for each in classifiers)
-        return self.adaptation == "head"
+        return self.adaptation in ("head", "ridge")
 
     def evidence(self, tasks: Tasks, mixes: Mix) -> list[Evidence]:
         """Return what each network that has a say sees in the support set of the only task."""

@@ -13,6 +13,7 @@ from polyshot.config import AdaptationConfig
 from polyshot.models.heads import USUAL_SCALE, Metric, prepared, prototypes
 from polyshot.predict.adapt.head import adapt_heads, heads_are_unit
 from polyshot.predict.adapt.pa import learn_maps
+from polyshot.predict.adapt.ridge import ridge_heads
 from polyshot.tasks import pick
 
 
@@ -33,6 +34,8 @@ class TaskClassifiers:
     """``[E, 1, d]``, taken from queries first."""
     maps: Tensor | None = None
     """``[E, d, d]``, which queries of unit norm go through first."""
+    centre: Tensor | None = None
+    """``[E, 1, d]``, taken from queries of unit norm, behind the map where there is one."""
     also: "tuple[Tensor, TaskClassifiers] | None" = None
     """Others, of k tasks, and int64 ``[k]`` which: these judge by the mean of both."""
     diverged: Tensor | None = None
@@ -43,6 +46,8 @@ class TaskClassifiers:
         x = query if self.origin is None else query - self.origin
         if self.maps is not None:
             x = F.normalize(x, dim=-1) @ self.maps.mT
+        if self.centre is not None:
+            x = F.normalize(x, dim=-1) - self.centre
         scores = self.weight @ x.mT
         if self.unit:  # afterwards: there are fewer scores than entries of queries
             length = torch.linalg.vector_norm(x, dim=-1).clamp(min=1e-12)  # [E, Q]
@@ -72,7 +77,7 @@ def fit_classifiers(
 
     `mask`, bool ``[E, W, S]``, is True where there is an image; None where shots are even. `metric`
     and `scale` (one or ``[E]``) are of the prototypes' logits. `adaptation` is ``none``
-    (prototypes), ``head`` or ``pa``; `config` says how heads and maps are learned.
+    (prototypes), ``head``, ``ridge`` or ``pa``; `config` says how heads and maps are learned.
     """
     scales = torch.as_tensor(scale, device=support.device, dtype=support.dtype).expand(len(support))
     config = config or AdaptationConfig()
@@ -80,10 +85,24 @@ def fit_classifiers(
         weight, bias = adapt_heads(support, mask, config, metric)
         unit = heads_are_unit(config, metric)
         return TaskClassifiers(weight, bias, torch.ones_like(scales), unit)
+    if adaptation == "ridge":
+        return by_ridge(support, mask, config)
     plain = _by_prototypes(support, mask, metric, scales)
     if adaptation == "pa":
         return _with_maps(plain, support, mask, metric, scales, config)
     return plain
+
+
+def by_ridge(
+    support: Tensor, mask: Tensor | None, config: AdaptationConfig, maps: Tensor | None = None
+) -> TaskClassifiers:
+    """Learn heads in closed form, behind maps [E, d, d] where there are any."""
+    seen = support
+    if maps is not None:
+        seen = F.normalize(support, dim=-1) @ maps.mT.unsqueeze(1)
+    weight, centre = ridge_heads(seen, mask, config.ridge_lambda)
+    scale = weight.new_full((len(weight),), config.ridge_scale)
+    return TaskClassifiers(weight, None, scale, unit=True, maps=maps, centre=centre)
 
 
 def _by_prototypes(

@@ -28,11 +28,11 @@ from polyshot.models.modulators import TaskModulators, no_weights
 from polyshot.models.views import CROPS, VIEWS, View, apply_view
 from polyshot.pool.pool import Pool
 from polyshot.predict import own_networks
-from polyshot.predict.adapt.learn import learn_tasks, unit_centres
+from polyshot.predict.adapt.learn import Learned, learn_tasks, unit_centres
 from polyshot.predict.adapt.pa import LR_FACTOR, identities
 from polyshot.predict.familiar import familiar
 from polyshot.predict.own_networks import OwnNetworks, blended
-from polyshot.predict.readout import TaskClassifiers
+from polyshot.predict.readout import TaskClassifiers, by_ridge
 from polyshot.tasks import Tasks, pick
 from polyshot.util.device import bf16_on
 from polyshot.util.progress import Progress
@@ -86,13 +86,25 @@ class Networks:
             embeddings = self.walk.trunk(inputs, acts)
         return embeddings.view(len(rows), -1, embeddings.shape[-1]) @ leaves[-1].mT
 
-    def centres(self, leaves: Sequence[Tensor], rows: Tensor) -> Tensor:
-        """Return unit prototypes ``[k, W, d]`` of the support sets, over the views."""
-        present, views = self.tasks.present[rows], self.tasks.table.views
-        images, learned = own_networks.flat_support(self.tasks), self.learned(leaves, rows)
-        raw = own_networks.embed_own(self.base, learned, images, rows, views)
-        mapped = raw @ leaves[-1].mT
-        return unit_centres(mapped.view(*present.shape, -1), present)
+    def read_out(self, found: Learned, config: AdaptationConfig) -> TaskClassifiers:
+        """Compare with the support sets as what was learned sees them, over the views."""
+        present, views, maps = (
+            self.tasks.present[found.rows],
+            self.tasks.table.views,
+            found.leaves[-1],
+        )
+        if config.tsa_readout == "prototypes" and views == "one":
+            return TaskClassifiers(found.centres, None, found.scale, unit=True, maps=maps)
+        # What was found is of the whole images alone.
+        images, learned = (
+            own_networks.flat_support(self.tasks),
+            self.learned(found.leaves, found.rows),
+        )
+        raw = own_networks.embed_own(self.base, learned, images, found.rows, views)
+        if config.tsa_readout == "ridge":
+            return by_ridge(raw.view(*present.shape, -1), present, config, maps)
+        centres = unit_centres((raw @ maps.mT).view(*present.shape, -1), present)
+        return TaskClassifiers(centres, None, found.scale, unit=True, maps=maps)
 
     def learned(self, leaves: Sequence[Tensor], rows: Tensor) -> TaskModulators:
         """Return the modulators of some tasks."""
@@ -106,12 +118,13 @@ def learn_own_networks(
     weights: Tensor,
     plain: Callable[[Tensor, Tensor], Tensor],
     report: Progress | None = None,
-) -> tuple[OwnNetworks | None, Tensor]:
+) -> tuple[list[OwnNetworks], Tensor]:
     """Learn a network for each task that gains by it, as `Pool.adaptation` says.
 
     `weights` ``[E, M]`` of the members are the rule's, and so are the answers of `plain` on halves
     of the support sets; `report` is told of each update (`learn_tasks` has both). Returns the
-    networks of some tasks, None if none has learned; and bool ``[E]``, whose learning diverged.
+    networks of some tasks, several of each where rates are averaged and none if no task has
+    learned; and bool ``[E]``, whose learning diverged.
     """
     config = pool.adaptation
     with torch.no_grad():
@@ -127,15 +140,19 @@ def learn_own_networks(
     scale = own_networks.blended_scale(pool, weights)
     usual = scale if pool.metric == "cosine" else torch.full_like(scale, USUAL_SCALE)
     rates, softening = _by_familiarity(pool, tasks)
-    found = learn_tasks(networks, tasks.present, config, usual, plain, report, rates)
-    if not len(found.rows):
-        return None, found.diverged
-    modulators, centres = networks.learned(found.leaves, found.rows), found.centres
-    if tasks.table.views != "one":  # those found are of the whole images
-        centres = networks.centres(found.leaves, found.rows)
-    classifiers = TaskClassifiers(centres, None, found.scale, unit=True, maps=found.leaves[-1])
-    own = OwnNetworks(pool.base, modulators, found.rows, classifiers, softening[found.rows])
-    return own, found.diverged
+    averages = config.tsa_rates == "average" and len(config.rates) > 1
+    made, diverged = [], torch.zeros_like(tasks.present[:, 0, 0])
+    for rate in config.rates if averages else config.rates[:1]:
+        if averages:
+            config, rates = replace(config, rates=(rate,)), torch.full_like(rates, rate)
+        found = learn_tasks(networks, tasks.present, config, usual, plain, report, rates)
+        diverged |= found.diverged
+        if len(found.rows):
+            read_out = networks.read_out(found, config)
+            modulators = networks.learned(found.leaves, found.rows)
+            own = (found.rows, read_out, softening[found.rows])
+            made.append(OwnNetworks(pool.base, modulators, *own))
+    return made, diverged
 
 
 def _by_familiarity(pool: Pool, tasks: Tasks) -> tuple[Tensor, Tensor]:
