@@ -30,12 +30,12 @@ from polyshot.models.foreign import (
     as_module,
 )
 from polyshot.models.heads import USUAL_SCALE, Metric
-from polyshot.models.loaders import load_backbone
+from polyshot.models.loaders import LOADERS, load_backbone
 from polyshot.models.modulators import Kind, Modulator, fold
 from polyshot.models.resnet import ResNetConfig
 from polyshot.models.selector import MemberAttention, Selector
 from polyshot.models.views import MEAN, STD, Views, check_views
-from polyshot.pool.default import default_pool
+from polyshot.pool.default import default_pool, pool_path
 from polyshot.pool.files import Precision, check_domains, read_pool, write_pool
 from polyshot.pool.statistics import SourceTasks, check_statistics
 from polyshot.tasks import Pixels, Table, for_prediction
@@ -283,6 +283,19 @@ class Pool:
     def default(cls, device: torch.device | str = "cpu") -> "Pool":
         """Load the pool that ships with Polyshot (or the one that ``POLYSHOT_POOL`` names)."""
         return cls.load(default_pool(), device)
+
+    @classmethod
+    def named(cls, name: str | Path, device: torch.device | str = "cpu") -> "Pool":
+        """Load what a user named: a pool's folder, ``default``, or a backbone without modulators.
+
+        A folder goes first; ``./default`` and the like are folders in any case.
+        """
+        backbone = str(name).partition(":")[0] in LOADERS and not Path(name).exists()
+        return (
+            cls.from_backbone(name, device=device)
+            if backbone
+            else cls.load(pool_path(name), device)
+        )
 
     @classmethod
     def load(

@@ -1,0 +1,119 @@
+"""Try ways to read a backbone out on validation classes: its defaults are chosen so.
+
+    python tools/choose_backbone.py PACKS OUT.jsonl --pool efficientnet-lite0 \
+        --targets actions,cifar100 --shots 1,5 --try "base none" \
+        --try "base ridge ridge_lambda=0.1" --try "base tsa updates=10 rates=[0.1]"
+
+A try is a rule, an adaptation, and fields of `AdaptationConfig`. Writes one result a cell, with the
+fields as its note, and prints means over the targets: accuracy, the loss, and the factor on the
+logits at which the loss is least. With --probabilities FOLDER it keeps the answers, `[E, Q, W]` of
+each cell, so that mixtures of several pools can be tried without a GPU.
+"""
+
+import argparse
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyshot.data.pack import Pack, open_packs
+from polyshot.data.shapes import EpisodeShape
+from polyshot.evaluation.evaluate import Measured, describe
+from polyshot.evaluation.results import append_results
+from polyshot.evaluation.targets import Target
+from polyshot.pool.pool import Pool
+from polyshot.predict.predict import predict_tasks
+from polyshot.predict.rules import rule
+from polyshot.util.checks import replaced
+from polyshot.util.device import best_device
+
+FACTORS = [2 ** (k / 4) for k in range(-12, 13)]
+
+
+def main() -> None:
+    """Run the tool."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("packs", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--pool", default="default")
+    parser.add_argument("--targets", required=True)
+    parser.add_argument("--part", default="val")
+    parser.add_argument("--shots", default="1,5")
+    parser.add_argument("--views", default="")
+    parser.add_argument("--episodes", type=int, default=300)
+    parser.add_argument("--learned", type=int, default=60, help="episodes where tsa learns")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--try", action="append", dest="tries", required=True)
+    parser.add_argument("--probabilities", type=Path)
+    given = parser.parse_args()
+    pool = Pool.named(given.pool, best_device()).with_views(given.views or None)
+    shapes = [EpisodeShape(5, int(shot), 10) for shot in given.shots.split(",")]
+    found: dict[tuple[int, str], list[tuple[float, list[float]]]] = defaultdict(list)
+    for pack in open_packs(given.packs, given.targets.split(",")):
+        target = Target(
+            *(pack, pool.device, shapes, given.episodes, given.seed, given.part),
+            views=pool.views,
+        )
+        for shape in shapes:
+            for words in given.tries:
+                accuracy, losses = tried(pool, pack, target, shape, words, given)
+                found[shape.shot, words].append((accuracy, losses))
+    for (shot, words), cells in found.items():
+        losses = np.mean([each for _, each in cells], 0)
+        best = int(losses.argmin())
+        each = " ".join(f"{100 * accuracy:.1f}" for accuracy, _ in cells)
+        mean = 100 * np.mean([accuracy for accuracy, _ in cells])
+        loss = losses[FACTORS.index(1.0)]
+        print(
+            f"{shot}-shot {mean:5.2f} ({each}) loss {loss:.3f}, {losses[best]:.3f} at factor "
+            f"{FACTORS[best]:.2f}: {words}"
+        )
+
+
+def tried(
+    pool: Pool,
+    pack: Pack,
+    target: Target,
+    shape: EpisodeShape,
+    words: str,
+    given: argparse.Namespace,
+) -> tuple[float, list[float]]:
+    """Measure one cell: mean accuracy, and the loss at each factor."""
+    name, adaptation, *options = words.split()
+    config = pool.adaptation
+    for option in options:
+        field, _, text = option.partition("=")
+        config = replaced(config, [field], text, option)
+    own = replace(pool, adaptation=config)
+    count = given.learned if adaptation == "tsa" else given.episodes
+    tasks = target.tasks(shape, min(count, given.episodes))
+    parts = [predict_tasks(own, part, [rule(name, own)], adaptation) for part in tasks.chunks(100)]
+    answers = torch.cat([part.probabilities for part in parts], 1).cpu()  # [1, E, Q, W]
+    diverged = torch.cat([part.diverged for part in parts], 1)
+    truth = tasks.truth.cpu()
+    sure, ways = answers.max(-1)
+    measured = Measured(ways == truth, sure, truth >= 0, diverged)
+    result = describe(target, shape, measured, 0, name, adaptation, own.hash, None)
+    notes = filter(None, (given.pool, pool.views, " ".join(options), result.note))
+    append_results(given.out, [replace(result, note="; ".join(notes))])
+    if given.probabilities:
+        given.probabilities.mkdir(parents=True, exist_ok=True)
+        file = f"{pack.domain.name}-{shape.shot}-{words.replace(' ', '_').replace('/', '')}.npy"
+        np.save(given.probabilities / file, answers[0].numpy().astype(np.float16))
+    return result.mean, losses_at(answers[0], truth)
+
+
+def losses_at(answers: Tensor, truth: Tensor) -> list[float]:
+    """Return the mean loss with logits times each factor: answers [E, Q, W]."""
+    logits = answers.clamp(min=1e-12).log().flatten(0, 1)
+    labels = truth.flatten()
+    return [float(torch.nn.functional.cross_entropy(f * logits, labels)) for f in FACTORS]
+
+
+if __name__ == "__main__":
+    main()
