@@ -7,7 +7,7 @@
 A try is a rule, an adaptation, and fields of `AdaptationConfig`. Writes one result a cell, with the
 fields as its note, and prints means over the targets: accuracy, the loss, and the factor on the
 logits at which the loss is least. With --probabilities FOLDER it keeps the answers, `[E, Q, W]` of
-each cell, so that mixtures of several pools can be tried without a GPU.
+each cell, and the losses on left-out support images, so that ensembles can be tried without a GPU.
 """
 
 import argparse
@@ -25,7 +25,8 @@ from polyshot.evaluation.evaluate import Measured, describe
 from polyshot.evaluation.results import append_results
 from polyshot.evaluation.targets import Target
 from polyshot.pool.pool import Pool
-from polyshot.predict.predict import predict_tasks
+from polyshot.predict.ensemble import left_out_loss
+from polyshot.predict.predict import Answers, fit_tasks
 from polyshot.predict.rules import rule
 from polyshot.util.checks import replaced
 from polyshot.util.device import best_device
@@ -45,6 +46,7 @@ def main() -> None:
     parser.add_argument("--part", default="val")
     parser.add_argument("--shots", default="1,5")
     parser.add_argument("--views", default="")
+    parser.add_argument("--query-views", default="")
     parser.add_argument("--episodes", type=int, default=300)
     parser.add_argument("--learned", type=int, default=60, help="episodes where tsa learns")
     parser.add_argument("--seed", type=int, default=1)
@@ -52,6 +54,7 @@ def main() -> None:
     parser.add_argument("--probabilities", type=Path)
     given = parser.parse_args()
     pool = Pool.named(given.pool, best_device()).with_views(given.views or None)
+    pool = replace(pool, query_views=given.query_views or None)
     shapes = [EpisodeShape(5, int(shot), 10) for shot in given.shots.split(",")]
     found: dict[tuple[int, str], list[tuple[float, list[float]]]] = defaultdict(list)
     for pack in open_packs(given.packs, given.targets.split(",")):
@@ -92,7 +95,12 @@ def tried(
     own = replace(pool, adaptation=config)
     count = given.learned if adaptation == "tsa" else given.episodes
     tasks = target.tasks(shape, min(count, given.episodes))
-    parts = [predict_tasks(own, part, [rule(name, own)], adaptation) for part in tasks.chunks(100)]
+    parts, losses = [], []
+    for part in tasks.chunks(100):
+        fitted = fit_tasks(own, part, [rule(name, own)], adaptation)
+        queries = part.viewed(own.query_views or own.views)
+        parts.append(Answers(fitted.probabilities(queries), fitted.diverged))
+        losses.append(left_out_loss(own, part, fitted))
     answers = torch.cat([part.probabilities for part in parts], 1).cpu()  # [1, E, Q, W]
     diverged = torch.cat([part.diverged for part in parts], 1)
     truth = tasks.truth.cpu()
@@ -103,8 +111,13 @@ def tried(
     append_results(given.out, [replace(result, note="; ".join(notes))])
     if given.probabilities:
         given.probabilities.mkdir(parents=True, exist_ok=True)
-        file = f"{pack.domain.name}-{shape.shot}-{words.replace(' ', '_').replace('/', '')}.npy"
-        np.save(given.probabilities / file, answers[0].numpy().astype(np.float16))
+        file = f"{pack.domain.name}-{shape.shot}-{words.replace(' ', '_').replace('/', '')}.npz"
+        np.savez_compressed(
+            given.probabilities / file,
+            answers=answers[0].numpy().astype(np.float16),
+            truth=truth.numpy().astype(np.int8),
+            left_out=torch.cat(losses).numpy(),
+        )
     return result.mean, losses_at(answers[0], truth)
 
 

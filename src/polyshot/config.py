@@ -177,9 +177,9 @@ class AdaptationConfig:
     `average` learns with each of them and takes the mean of their answers."""
     tsa_readout: Literal["prototypes", "ridge"] = "prototypes"
     """What compares queries with the support set, behind what `tsa` has learned and without it."""
-    ridge_lambda: Annotated[float, Range(1e-6, 1e6)] = 0.3
+    ridge_lambda: Annotated[float, Range(1e-6, 1e6)] = 1.0
     """Penalty of `ridge` on its weights."""
-    ridge_scale: Annotated[float, Range(1e-3, 1e6)] = 10.0
+    ridge_scale: Annotated[float, Range(1e-3, 1e6)] = 12.0
     """Inverse temperature of `ridge`: logits are this times its scores, which are 0 to 1 or so."""
 
     def __post_init__(self) -> None:
@@ -188,6 +188,19 @@ class AdaptationConfig:
                 raise PolyshotError(f"adaptation.{name}={getattr(self, name)} must be above 0.")
         if not 0 <= self.tsa_share <= 1:
             raise PolyshotError(f"adaptation.tsa_share={self.tsa_share} must be from 0 to 1.")
+
+
+FOREIGN = AdaptationConfig(
+    updates=10,
+    rates=(0.05, 0.1, 0.3),
+    tsa_rates="average",
+    tsa_readout="ridge",
+    tsa_share=0.75,
+    tsa_inverse_temperature=1.0,
+    ridge_lambda=0.3,
+    ridge_scale=11.0,
+)
+"""On networks from elsewhere, which have seen the world (docs/backbones.md)."""
 
 
 @dataclass(frozen=True)
@@ -296,8 +309,8 @@ LATER: Mapping[str, Any] = {
     "sites": (),
     "tsa_rates": "choose",
     "tsa_readout": "prototypes",
-    "ridge_lambda": 0.3,
-    "ridge_scale": 10.0,
+    "ridge_lambda": 1.0,
+    "ridge_scale": 12.0,
 }
 """Fields that came later, by name, with the values that mean what was before."""
 

@@ -84,6 +84,7 @@ class Table:
 
     def __post_init__(self) -> None:
         self._kept: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()
+        self._siblings: dict[Views, Table] = {}
 
     @classmethod
     def of(
@@ -112,6 +113,14 @@ class Table:
         if ready not in self._kept:
             self._kept[ready] = self._embed(ready) if self.cache is None else self._cached(ready)
         return self._kept[ready]
+
+    def viewed(self, views: Views) -> "Table":
+        """Return the same images, looked at in another way; the same table each time."""
+        if views == self.views:
+            return self
+        if views not in self._siblings:
+            self._siblings[views] = replace(self, views=views)
+        return self._siblings[views]
 
     def keep(self, network: nn.Module, embeddings: Tensor) -> None:
         """Take embeddings ``[n, d]`` that were made elsewhere for a network's."""
@@ -205,6 +214,10 @@ class Queries:
 
     def __len__(self) -> int:
         return len(self.query)
+
+    def viewed(self, views: Views) -> Self:
+        """Return the same, with images looked at in another way."""
+        return replace(self, table=self.table.viewed(views))
 
     def query_of(self, network: Network, rows: Tensor | None = None) -> Tensor:
         """Embed queries with a network, of all tasks or of some: raw ``[E, Q, d]``."""

@@ -106,6 +106,7 @@ def write_pool(pool: "Pool", path: Path, precision: Precision) -> None:
         "urt": urt,
         "adaptation": asdict(pool.adaptation),
         "views": pool.views,
+        "query_views": pool.query_views,
         "about": pool.about,
     }
     with new_folder(path, check_destination) as partial:
@@ -163,6 +164,7 @@ class Description:
     urt: AttentionShape | None = None
     task_statistics: tuple[str, ...] = ()
     views: Views = "one"
+    query_views: Views | None = None
 
     def __post_init__(self) -> None:
         members = len(self.domains) + 1
@@ -222,7 +224,7 @@ def read_pool(path: Path, network: Any = None) -> dict[str, Any]:
         except KeyError as error:
             damaged = f"The pool {path} has a damaged {STATISTICS_FILE}: {error}."
             raise PolyshotError(damaged) from None
-    same = ("size", "kind", "metric", "views", "about", "adaptation")
+    same = ("size", "kind", "metric", "views", "query_views", "about", "adaptation")
     return {
         **{name: getattr(about, name) for name in same},
         "config": config,

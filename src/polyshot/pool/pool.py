@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from polyshot.config import AdaptationConfig, for_hash
+from polyshot.config import FOREIGN, AdaptationConfig, for_hash
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, join_names
 from polyshot.models.backbone import Snapshot, channels_last, state_hash
@@ -81,6 +81,8 @@ class Pool:
     """By source, what is kept of the selector's tasks; without it the selector cannot grow."""
     views: Views = "one"
     """How often a member looks at an image."""
+    query_views: Views | None = None
+    """How often at an image to classify, where that differs: that is what takes the time."""
 
     def __post_init__(self) -> None:
         self.strengths = {name: self.strengths.get(name, 1.0) for name in self.modulators}
@@ -126,6 +128,7 @@ class Pool:
             *(self.metric, self.size, self.scales, self.unit_input),
             for_hash(asdict(self.adaptation)),
             *(() if shape == EpisodeShape() else (shape.way, shape.shot)),
+            *(() if self.query_views is None else (self.query_views,)),
         )
         attention = [] if self.urt is None else [state_hash(self.urt)]
         members = (*self.modulators, *self.member_hashes())
@@ -154,7 +157,7 @@ class Pool:
 
     def with_views(self, views: str | None) -> "Pool":
         """Return the pool with other views, one of `models.views.VIEWS`; itself where None."""
-        return self if views is None else replace(self, views=check_views(views))
+        return self if views is None else replace(self, views=check_views(views), query_views=None)
 
     def network(self, member: int) -> nn.Module:
         """Return a member as a plain network for prediction, its modulator folded in.
@@ -317,7 +320,7 @@ class Pool:
         std: Sequence[float] = IMAGENET_STD,
         *,
         sites: Sequence[str] = (),
-        views: Views = "one",
+        views: Views = "three",
         metric: Metric = "cosine",
         kind: Kind = "conv1x1",
         download: bool = False,
@@ -343,9 +346,14 @@ class Pool:
             base = load_backbone(network, size, sites, download)
         else:
             base = Foreign(as_module(network), size or 224, mean, std, sites=sites)
-        scales = [USUAL_SCALE] if metric == "cosine" else []
         config = base.config
-        return cls(config, config.size, kind, metric, base, scales=scales, views=views).to(device)
+        pool = cls(
+            *(config, config.size, kind, metric, base),
+            scales=[USUAL_SCALE] if metric == "cosine" else [],
+            adaptation=FOREIGN,
+            views=views,
+        )
+        return pool.to(device)
 
     def _modules(self) -> list[nn.Module]:
         beside = [part for part in (self.selector, self.urt) if part is not None]
@@ -367,6 +375,7 @@ class Pool:
             which = join_names(alien) or "The base"
             raise PolyshotError(f"{which}: not {self.kind} of {self.config}, as the pool is.")
         check_views(self.views)
+        check_views(self.query_views or self.views)
         check_domains(list(self.modulators))
         check_statistics(self.statistics, self.config.dim, count)
 

@@ -79,7 +79,8 @@ def predict_tasks(
 ) -> Answers:
     """Learn from the support sets of tasks and classify their queries, by several rules at once."""
     fitted = fit_tasks(pool, tasks, rules, adaptation)
-    return Answers(fitted.probabilities(tasks), fitted.diverged)
+    queries = tasks.viewed(pool.query_views or tasks.table.views)
+    return Answers(fitted.probabilities(queries), fitted.diverged)
 
 
 def fit_tasks(
