@@ -47,7 +47,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.core: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) --editable '.[parquet]'
+	$(PIP) --editable '.[parquet,imagenet]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.core

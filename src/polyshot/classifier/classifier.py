@@ -65,8 +65,8 @@ class FewShotClassifier:
             rule: how members are weighed: one of `predict.rules.RULES`, or ``member:<domain>``.
             adaptation: `none` compares with prototypes, `head` learns a linear head, `pa` a linear
                 map of the embedding, `tsa` a network for these classes, which takes longest; `auto`
-                is `tsa` up to `TSA_IMAGES` examples, and `head` with more, with one of each, or
-                where a GPU's memory is too small for `tsa`.
+                is `tsa` up to `TSA_IMAGES` examples, and `head` with more, with one of each, on
+                embeddings, or where a GPU's memory is too small for `tsa`.
             batch: images that are embedded at once.
             none_rate: with it, images that are far from every class are answered `none of these`;
                 the share of images of the classes themselves that may be, by mistake. 0.05 needs
@@ -74,7 +74,12 @@ class FewShotClassifier:
         """
         check_adaptation(adaptation, (AUTO,))
         none_of_these.check_rate(none_rate)
-        find_rule(rule, pool)  # refuses a name that the pool does not know
+        mixes = find_rule(rule, pool).mixes  # refuses a name that the pool does not know
+        if not pool.takes_images and (adaptation == "tsa" or mixes == "modulators"):
+            raise PolyshotError(
+                f"'{adaptation if adaptation == 'tsa' else rule}' runs networks on images, but "
+                "this pool takes embeddings: take another rule or adaptation."
+            )
         self.pool, self.rule, self.adaptation, self.batch = pool, rule, adaptation, batch
         self.none_rate = none_rate
 
@@ -83,14 +88,14 @@ class FewShotClassifier:
 
         Labels are one an image, text or numbers (`data.images.load_images` says what images may
         be); at least two are different. `report` is told how many images were read, and how `tsa`
-        comes along.
+        comes along. A pool of embeddings takes these instead, here and everywhere: floats ``[n,
+        d]``.
         """
-        items = as_list(images)
+        items = as_list(images) if self.pool.takes_images else self._embeddings(images)
         classes, indices = check_labels(labels, len(items))
         if self.none_rate is not None:
             none_of_these.check_classes(classes)
-        pixels = load_images(items, self.pool.size, report)
-        tasks = Tasks.of_examples(self._table(pixels), indices)
+        tasks = Tasks.of_examples(self._table(items, report), indices)
         adaptation = self._choose(tasks)
         try:
             self._learn(tasks, adaptation, report)
@@ -126,15 +131,51 @@ class FewShotClassifier:
     def _choose(self, tasks: Tasks) -> str:
         if self.adaptation != AUTO:
             return self.adaptation
+        if not self.pool.takes_images:
+            return "head"
         few = tasks.table.count <= TSA_IMAGES[self.pool.device.type]
         enough = tasks.shot >= self.pool.adaptation.least_shots  # of the largest class
         return "tsa" if few and enough else "head"
 
-    def _table(self, pixels: NDArray[np.uint8]) -> Table:
-        return Table.of(pixels, self.pool.device, self.pool.views, self.batch)
+    def _table(self, images: Images, report: Progress | None) -> Table:
+        pool = self.pool
+        if pool.takes_images:
+            pixels = load_images(images, pool.size, report)
+            return Table.of(pixels, pool.device, pool.views, self.batch)
+        embeddings = self._embeddings(images)
+        table = Table(None, len(embeddings), pool.device)
+        table.keep(pool.network(0), embeddings)
+        return table
+
+    def _embeddings(self, given: Any) -> Tensor:
+        """Return embeddings ``[n, d]`` as float32; refuses what are none of the pool's length."""
+        dim = self.pool.config.dim
+        try:
+            if isinstance(given, list | tuple) and given and isinstance(given[0], Tensor):
+                given = torch.stack(list(given))
+            made = torch.as_tensor(np.asarray(given) if isinstance(given, list | tuple) else given)
+        except (TypeError, ValueError, RuntimeError):  # paths, pictures, rows of many lengths
+            raise PolyshotError(
+                f"This pool takes embeddings, one array of floats [n, {dim}], not a "
+                f"{type(given).__name__} of something else."
+            ) from None
+        made = made.unsqueeze(0) if made.ndim == 1 and len(made) == dim else made
+        if made.ndim != 2 or made.shape[1] != dim or made.dtype == torch.bool or made.is_complex():
+            raise PolyshotError(
+                f"This pool takes embeddings [n, {dim}], not {list(made.shape)} of "
+                f"{str(made.dtype).removeprefix('torch.')}."
+            )
+        made = made.detach().float()
+        if not len(made):
+            raise PolyshotError("There are no embeddings: give at least one.")
+        if strange := (~made.isfinite().all(1)).nonzero().flatten().tolist():
+            raise PolyshotError(
+                f"Embeddings are finite numbers, but not those of rows {join_names(strange)}."
+            )
+        return made
 
     def _queries(self, images: Images, report: Progress | None) -> Queries:
-        table = self._table(load_images(images, self.pool.size, report))
+        table = self._table(images, report)
         return Queries(table, torch.arange(table.count, device=table.device).unsqueeze(0))
 
     def predict(self, images: Images, report: Progress | None = None) -> NDArray[Any]:

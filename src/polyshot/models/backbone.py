@@ -203,7 +203,11 @@ def find_layers(network: nn.Module, image: Tensor) -> list[Site]:
 
     def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         def hook(module: nn.Module, given: tuple[Tensor, ...], result: Tensor) -> None:
+            if not given:  # called by keywords, as the walk could not
+                return
             if isinstance(module, NORMS):
+                if module.weight is None or module.running_var is None:
+                    return  # nothing that could be folded
                 known = results.get(id(given[0]))
                 # An operation in place in between would have changed the result's version.
                 if known is not None and known[1] is given[0] and known[2] == given[0]._version:

@@ -5,6 +5,7 @@ Everything in Polyshot hands networks images that are normalised in one way and 
 calls the network as it is. What it is stands in a `ForeignConfig`, which a pool stores and checks.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -15,16 +16,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyshot.errors import PolyshotError, join_names
-from polyshot.models.backbone import Site, find_layers, sites_by_rule, state_hash
+from polyshot.models.backbone import Site, find_layers, sites_by_rule, sites_of, state_hash
 from polyshot.models.resnet import ResNet
 from polyshot.models.views import MEAN, STD
 from polyshot.util.checks import Range, Sha256
 
 OWN = "own"
 """Name of a network that a user made: whoever loads its pool has to bring it along."""
+EMBEDDINGS = "embeddings"
+"""Name of no network: whoever uses the pool has embeddings already."""
+NO_IMAGES = (
+    "This pool has no network, so that it takes embeddings [n, d] and no images: make one by "
+    "Pool.from_backbone(...), or load one that has a network."
+)
+MOST_ENTRIES = 1 << 20
+"""Of an embedding."""
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CLOSE = 1e-3
 """How far an embedding may move by the company of other images, relative to its largest entry."""
+SMALLEST, LARGEST = 8, 4096
+"""Side lengths of images, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +44,12 @@ class ForeignConfig:
 
     name: str
     """Where it came from: ``efficientnet-lite0``, ``transformers:<folder>``, ... or ``own``."""
-    size: Annotated[int, Range(8, 4096)]
+    size: Annotated[int, Range(SMALLEST, LARGEST)]
     """Side length in pixels of the images that it sees."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
     """Of pixels from 0 to 1, one number a channel."""
-    dim: Annotated[int, Range(1, 1 << 20)]
+    dim: Annotated[int, Range(1, MOST_ENTRIES)]
     """Length of an embedding."""
     sha256: Sha256
     """Of names, shapes and bytes of its weights."""
@@ -48,11 +59,57 @@ class ForeignConfig:
     """Patterns of the layers at which modulators act, such as ``blocks.1*``; none: by the rule."""
 
     def __post_init__(self) -> None:
-        if len(self.mean) != 3 or len(self.std) != 3 or not all(s > 0 for s in self.std):
-            raise PolyshotError(
-                f"The normalisation needs three means and three positive spreads, one a channel, "
-                f"not {list(self.mean)} and {list(self.std)}."
-            )
+        normalisation(self.mean, self.std)
+
+    @property
+    def for_hash(self) -> "ForeignConfig":
+        """The same without the place of its files, which no embedding depends on."""
+        return replace(self, name=self.name.partition(":")[0])
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A network of another library, ready to embed, with how its images are made."""
+
+    network: nn.Module
+    size: int
+    mean: Sequence[float] = IMAGENET_MEAN
+    std: Sequence[float] = IMAGENET_STD
+    pooling: str = ""
+    """How its library's output becomes one vector."""
+
+
+def normalisation(mean: Any, std: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return means and spreads as plain numbers; refuses what are not three of each."""
+    try:
+        means, stds = (tuple(float(value) for value in values) for values in (mean, std))
+    except (TypeError, ValueError):
+        means, stds = (), ()
+    if not (
+        len(means) == len(stds) == 3
+        and all(map(math.isfinite, means + stds))
+        and all(spread > 0 for spread in stds)
+    ):
+        raise PolyshotError(
+            "The normalisation needs three means and three positive spreads (std), one a channel, "
+            f"not {mean!r} and {std!r}."
+        )
+    return means, stds
+
+
+def check_side(size: Any) -> None:
+    """Refuse what is no side length of images."""
+    if type(size) is not int or not SMALLEST <= size <= LARGEST:
+        raise PolyshotError(
+            f"The size of images is one side length from {SMALLEST} to {LARGEST} pixels, not "
+            f"{size!r}."
+        )
+
+
+def first_line(error: BaseException) -> str:
+    """Say what a library's error says, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:200].rstrip(".:")
 
 
 class Prepare(nn.Module):
@@ -106,20 +163,48 @@ class Foreign(nn.Module):
         sites: Sequence[str] = (),
     ) -> None:
         super().__init__()
+        check_side(size)
+        mean, std = normalisation(mean, std)
+        if isinstance(sites, str):  # else each letter of it were a pattern
+            sites = (sites,)
         network.eval().requires_grad_(False)
         self.prepare = Prepare(size, mean, std)
         self.network = network
         dim = _embedding_length(network, size)
-        means, stds = (tuple(float(v) for v in values) for values in (mean, std))
         sha256 = state_hash(network)
-        self.config = ForeignConfig(name, size, means, stds, dim, sha256, pooling, tuple(sites))
+        self.config = ForeignConfig(name, size, mean, std, dim, sha256, pooling, tuple(sites))
         self.layers = [] if isinstance(network, Called) else self._layers()
-        if sites and not any(map(self.is_site, self.layers)):
-            known = [site.layer.removeprefix("network.") for site in sites_by_rule(self)]
-            raise PolyshotError(
-                f"No layer of the network is called {join_names(sites)}: sites are names or "
-                f"patterns of convolutions and linear layers, such as {join_names(known, 3)}."
-            )
+        self._check_sites()
+
+    def _check_sites(self) -> None:
+        """Refuse patterns that name no layer, or none that a modulator can act at."""
+        for pattern in self.config.sites:
+            named = [site for site in self.layers if fnmatchcase(_inner(site), pattern)]
+            if not named:
+                known = [_inner(site) for site in sites_by_rule(self)]
+                such = f", such as {join_names(known, 3)}" if known else "; this one has none"
+                raise PolyshotError(
+                    f"No layer of the network is called '{pattern}': sites are names or patterns "
+                    f"of convolutions and linear layers that it calls once{such}."
+                )
+            if not any(map(self._takes_bias, named)):
+                raise PolyshotError(
+                    f"Modulators cannot act at '{pattern}': a layer there has neither a bias nor "
+                    "a batch norm, and so nothing that could take theirs. Choose other sites."
+                )
+
+    def check_kind(self, kind: str) -> None:
+        """Refuse sites that were chosen and at which modulators of a kind can do nothing."""
+        if self.config.sites and kind != "channel":
+            sites = sites_of(self)
+            if not any(site.takes_maps for site in sites):
+                raise PolyshotError(
+                    f"At {join_names(map(_inner, sites), 3)} channels can be scaled, but no map "
+                    "added, as in every depthwise convolution: take kind='channel', or other sites."
+                )
+
+    def _takes_bias(self, site: Site) -> bool:
+        return site.norm is not None or self.get_submodule(site.layer).bias is not None
 
     def _layers(self) -> list[Site]:
         image = torch.zeros(1, 3, self.config.size, self.config.size)
@@ -134,9 +219,11 @@ class Foreign(nn.Module):
 
     def is_site(self, site: Site) -> bool | None:
         """Tell whether modulators act at a layer; None: the rule of all networks decides."""
-        name = site.layer.removeprefix("network.")
+        name = _inner(site)
         if self.config.sites:
-            return any(fnmatchcase(name, pattern) for pattern in self.config.sites)
+            # A pattern may cover layers without a bias, which are left out.
+            named = any(fnmatchcase(name, pattern) for pattern in self.config.sites)
+            return named and self._takes_bias(site)
         declared = getattr(self.network, "is_site", None)
         return declared(replace(site, layer=name)) if callable(declared) else None
 
@@ -146,27 +233,52 @@ class Foreign(nn.Module):
         return embeddings
 
 
+class Given(Foreign):
+    """No network at all: who uses the pool brings embeddings [n, d] of any network of their own."""
+
+    def __init__(self, dim: int) -> None:
+        nn.Module.__init__(self)
+        if type(dim) is not int or not 1 <= dim <= MOST_ENTRIES:
+            raise PolyshotError(f"Embeddings have 1 to {MOST_ENTRIES:,} entries, not {dim!r}.")
+        none, one = (0.0,) * 3, (1.0,) * 3
+        self.prepare = Prepare(SMALLEST, none, one)  # what tells the device
+        self.network = nn.Identity()
+        sha256 = state_hash(self.network)
+        self.config = ForeignConfig(EMBEDDINGS, SMALLEST, none, one, dim, sha256)
+        self.layers = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Refuse: there is nothing that could embed."""
+        raise PolyshotError(NO_IMAGES)
+
+
 Backbone = ResNet | Foreign
 """What a pool's base may be."""
 
 
+def _inner(site: Site) -> str:
+    """Name a layer as the network itself does."""
+    return site.layer.removeprefix("network.")
+
+
 def _embedding_length(network: nn.Module, size: int) -> int:
     """Try a network on two images and refuse, in one line, what cannot be a backbone."""
-    state = torch.random.get_rng_state()
     like = next((t for t in network.parameters() if t.is_floating_point()), torch.zeros(()))
-    images = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0)).to(like)
-    try:
-        with torch.no_grad():
-            both, alone = network(images), network(images[:1])
-    except Exception as error:  # whatever a network of anybody raises
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if like.dtype != torch.float32:
         raise PolyshotError(
-            f"The network cannot embed images of {size} x {size} pixels ({reason[:200]}): give it "
-            "the size that it was made for (size=...)."
-        ) from None
+            f"The network's weights are {str(like.dtype).removeprefix('torch.')}: give it in "
+            "float32 (network.float()); on a GPU it computes in bfloat16 in any case."
+        )
+    images = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0)).to(like)
+    state = torch.random.get_rng_state()
+    try:
+        both = _tried(network, images)
+        if isinstance(both, PolyshotError):
+            raise both
+        alone = _tried(network, images[:1])
     finally:
         torch.random.set_rng_state(state)
-    if not isinstance(both, Tensor) or both.ndim != 2 or len(both) != 2:
+    if not isinstance(both, Tensor) or both.ndim != 2 or len(both) != 2 or not both.shape[1]:
         what = list(both.shape) if isinstance(both, Tensor) else f"a {type(both).__name__}"
         raise PolyshotError(
             f"The network makes {what} of images [2, 3, {size}, {size}], not embeddings [2, d]: "
@@ -178,12 +290,27 @@ def _embedding_length(network: nn.Module, size: int) -> int:
             "normalisation (mean=..., std=...)."
         )
     room = CLOSE * float(both.abs().max().clamp(min=1e-12))
-    if float((both[:1] - alone).abs().max()) > room:
+    same = isinstance(alone, Tensor) and alone.shape == both[:1].shape
+    if not same or float((both[:1] - alone).abs().max()) > room:
         raise PolyshotError(
-            "The network's embedding of an image depends on the other images of the batch: put "
-            "it into evaluation mode (batch norm must not take the batch's own statistics)."
+            "The network's embedding of an image depends on the other images of the batch, or on "
+            "chance: put it into evaluation mode (batch norm must not take the batch's own "
+            "statistics, and nothing may be dropped)."
         )
     return both.shape[1]
+
+
+def _tried(network: nn.Module, images: Tensor) -> Any:
+    """Return what a network makes of images [B, 3, S, S], or the line that refuses it."""
+    try:
+        with torch.no_grad():
+            return network(images)
+    except Exception as error:  # whatever a network of anybody raises
+        size = images.shape[-1]
+        return PolyshotError(
+            f"The network cannot embed images of {size} x {size} pixels ({first_line(error)}): "
+            "give it the size that it was made for (size=...)."
+        )
 
 
 def as_module(network: Any) -> nn.Module:

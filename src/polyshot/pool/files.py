@@ -11,7 +11,7 @@ shape under ``name.shape``: weights are bell-shaped, so that 5.3 bits are left o
 import hashlib
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -25,7 +25,15 @@ from torch import Tensor, nn
 from polyshot.config import AdaptationConfig
 from polyshot.errors import PolyshotError, join_names, unknown
 from polyshot.models.backbone import sites_of
-from polyshot.models.foreign import OWN, Backbone, Foreign, ForeignConfig, as_module
+from polyshot.models.foreign import (
+    EMBEDDINGS,
+    OWN,
+    Backbone,
+    Foreign,
+    ForeignConfig,
+    Given,
+    as_module,
+)
 from polyshot.models.heads import Metric
 from polyshot.models.loaders import load_backbone
 from polyshot.models.modulators import Kind, Modulator
@@ -177,10 +185,11 @@ class Description:
             raise PolyshotError("domains names one twice")
 
 
-def read_pool(path: Path, network: Any = None) -> dict[str, Any]:
+def read_pool(path: Path, network: Any = None, download: bool = False) -> dict[str, Any]:
     """Read a pool's folder: the arguments of `Pool`, checked before anything is built.
 
-    `network` is the base where the pool's is one that a user made.
+    `network` is the base where the pool's is one that a user made, or the new name of one that lies
+    elsewhere now; `download` allows to fetch a base.
     """
     about, _ = checks.read_description(path, "pool.json", "pool", FORMAT, Description)
     if (about.normalisation.mean, about.normalisation.std) != (MEAN, STD):
@@ -200,7 +209,7 @@ def read_pool(path: Path, network: Any = None) -> dict[str, Any]:
         raise PolyshotError(f"The pool {path} has a damaged pool.json: {error}.") from None
     base: Backbone
     if isinstance(config, ForeignConfig):
-        base = _foreign_base(path, config, network)
+        base = _foreign_base(path, config, network, download)
     else:
         base = _own_base(path, config, read("base.safetensors"))
     strengths = dict(zip(about.domains, about.strengths, strict=True))
@@ -227,7 +236,7 @@ def read_pool(path: Path, network: Any = None) -> dict[str, Any]:
     same = ("size", "kind", "metric", "views", "query_views", "about", "adaptation")
     return {
         **{name: getattr(about, name) for name in same},
-        "config": config,
+        "config": base.config,
         "base": base,
         "modulators": modulators,
         "strengths": strengths,
@@ -248,15 +257,20 @@ def _own_base(path: Path, config: ResNetConfig, weights: Mapping[str, Tensor]) -
     return base
 
 
-def _foreign_base(path: Path, config: ForeignConfig, network: Any) -> Foreign:
+def _foreign_base(path: Path, config: ForeignConfig, network: Any, download: bool) -> Foreign:
     """Load a base from elsewhere by its name, or take the user's own; it must be as it was."""
-    if network is None and config.name == OWN:
+    base: Foreign
+    if config.name == EMBEDDINGS:
+        base = Given(config.dim)
+    elif network is None and config.name == OWN:
         raise PolyshotError(
             f"The base of {path} is a network of the user's own: give it, as "
             "Pool.load(path, network=...)."
         )
-    if network is None:
-        base = load_backbone(config.name, config.size, config.sites)
+    elif isinstance(network, str):
+        base = load_backbone(network, config.size, config.sites, download)
+    elif network is None:
+        base = _named_base(path, config, download)
     else:
         base = Foreign(
             as_module(network),
@@ -264,19 +278,36 @@ def _foreign_base(path: Path, config: ForeignConfig, network: Any) -> Foreign:
             config.mean,
             config.std,
             config.name,
-            sites=config.sites,
+            config.pooling,
+            config.sites,
         )
+    name = base.config.name
     if base.config.sha256 != config.sha256:
+        version = ", and its library of the same version" if ":" in name else ""
         raise PolyshotError(
-            f"The base of {path}, {config.name}, has other weights than those that the pool was "
-            "made with: bring back the same ones, or make the pool anew."
+            f"The base of {path}, {name}, has other weights than those that the pool was made "
+            f"with: bring back the same ones{version}, or make the pool anew."
         )
-    if base.config != config:
+    if base.config != replace(config, name=name):
         raise PolyshotError(
-            f"The base of {path}, {config.name}, is another network than the pool was made with: "
+            f"The base of {path}, {name}, is another network than the pool was made with: "
             f"{base.config} instead of {config}."
         )
     return base
+
+
+def _named_base(path: Path, config: ForeignConfig, download: bool) -> Foreign:
+    """Load a base by its name; if its files are not there, say how to name their new place."""
+    try:
+        return load_backbone(config.name, config.size, config.sites, download)
+    except PolyshotError as error:
+        library, _, inside = config.name.partition(":")
+        if not inside:
+            raise
+        raise PolyshotError(
+            f"The base of {path} is '{config.name}'. {error} If it is the same network in another "
+            f"place, name that: Pool.load(path, network='{library}:...')."
+        ) from None
 
 
 def modulator_file(domain: str) -> str:

@@ -22,11 +22,14 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, join_names
 from polyshot.models.backbone import Snapshot, channels_last, state_hash
 from polyshot.models.foreign import (
+    EMBEDDINGS,
     IMAGENET_MEAN,
     IMAGENET_STD,
+    NO_IMAGES,
     Backbone,
     Foreign,
     ForeignConfig,
+    Given,
     as_module,
 )
 from polyshot.models.heads import USUAL_SCALE, Metric
@@ -107,6 +110,11 @@ class Pool:
         except (KeyError, TypeError, ValueError, PolyshotError):  # from elsewhere, or of long ago
             return EpisodeShape()
 
+    @property
+    def takes_images(self) -> bool:
+        """Whether there is a network that embeds; else users bring embeddings."""
+        return not (isinstance(self.config, ForeignConfig) and self.config.name == EMBEDDINGS)
+
     def members_of(self, domain: str) -> list[str]:
         """List the members of a domain: the one of its name, or those of its clusters."""
         if domain in self.modulators:
@@ -137,7 +145,8 @@ class Pool:
     def member_hashes(self) -> list[str]:
         """Hash what each member's embeddings depend on; members of strength 0 are the base."""
         views = () if self.views == "one" else (self.views,)
-        base = digest(repr((self.config, MEAN, STD, *views)), state_hash(self.base))
+        config = self.config.for_hash if isinstance(self.config, ForeignConfig) else self.config
+        base = digest(repr((config, MEAN, STD, *views)), state_hash(self.base))
         hashes = [base]
         for name, strength in self.strengths.items():
             own = [state_hash(self.modulators[name])] if strength else []
@@ -265,6 +274,8 @@ class Pool:
         """
         from polyshot.training.growth import add_domain  # noqa: PLC0415 (it imports the pool)
 
+        if not self.takes_images:
+            raise PolyshotError(NO_IMAGES)
         return add_domain(self, pack, options, work, selector, report)
 
     def remove(self, domain: str) -> "Pool":
@@ -302,22 +313,27 @@ class Pool:
 
     @classmethod
     def load(
-        cls, path: Path | str, device: torch.device | str = "cpu", network: Any = None
+        cls,
+        path: Path | str,
+        device: torch.device | str = "cpu",
+        network: Any = None,
+        download: bool = False,
     ) -> "Pool":
         """Read a pool, checking format, hashes and shapes.
 
         A base from elsewhere is loaded by its name and checked; one that has none, since the user
-        made it, is given as `network`.
+        made it, is given as `network`. One that lies elsewhere now is given as its new name
+        (``transformers:/new/place``), which the pool takes over. `download` allows to fetch it.
         """
-        return cls(**read_pool(Path(path), network)).to(device)
+        return cls(**read_pool(Path(path), network, download)).to(device)
 
     @classmethod
     def from_backbone(
         cls,
         network: Any,
         size: int | None = None,
-        mean: Sequence[float] = IMAGENET_MEAN,
-        std: Sequence[float] = IMAGENET_STD,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
         *,
         sites: Sequence[str] = (),
         views: Views = "three",
@@ -332,7 +348,8 @@ class Pool:
             network: a module or function, images [B, 3, size, size] -> embeddings [B, d]; or the
                 name of one (`models.loaders`), such as ``efficientnet-lite0``.
             size: side length of the images that it sees; 224 unless its name knows better.
-            mean: of pixels from 0 to 1, by channel; a name brings its own.
+            mean: of pixels from 0 to 1, by channel, ImageNet's where it is not given; a name
+                brings its own.
             std: likewise.
             sites: names or patterns of the layers at which modulators act.
             views: how often it looks at an image.
@@ -342,18 +359,38 @@ class Pool:
             device: where to put it.
 
         """
-        if isinstance(network, str):
+        if not isinstance(network, str):
+            mean = IMAGENET_MEAN if mean is None else mean
+            std = IMAGENET_STD if std is None else std
+            side = 224 if size is None else size
+            base = Foreign(as_module(network), side, mean, std, sites=sites)
+        elif mean is None and std is None:
             base = load_backbone(network, size, sites, download)
         else:
-            base = Foreign(as_module(network), size or 224, mean, std, sites=sites)
+            raise PolyshotError(f"'{network}' brings its own mean and std: leave them out.")
+        base.check_kind(kind)
+        return cls._of_base(base, metric, kind, views).to(device)
+
+    @classmethod
+    def from_embeddings(
+        cls, dim: int, metric: Metric = "cosine", device: torch.device | str = "cpu"
+    ) -> "Pool":
+        """Make a pool without a network, for who has embeddings of `dim` entries already.
+
+        Its classifiers take float arrays or tensors [n, dim] where others take images. What runs
+        networks on images, `blend` and `tsa`, is refused.
+        """
+        return cls._of_base(Given(dim), metric, "conv1x1", "one").to(device)
+
+    @classmethod
+    def _of_base(cls, base: Foreign, metric: Metric, kind: Kind, views: Views) -> "Pool":
         config = base.config
-        pool = cls(
+        return cls(
             *(config, config.size, kind, metric, base),
             scales=[USUAL_SCALE] if metric == "cosine" else [],
             adaptation=FOREIGN,
             views=views,
         )
-        return pool.to(device)
 
     def _modules(self) -> list[nn.Module]:
         beside = [part for part in (self.selector, self.urt) if part is not None]
@@ -381,6 +418,8 @@ class Pool:
 
     def check_pack(self, pack: "Pack") -> None:
         """Refuse a pack whose images are not of the size that the base wants."""
+        if not self.takes_images:
+            raise PolyshotError(NO_IMAGES)
         if pack.size != self.size and not isinstance(self.config, ForeignConfig):
             raise PolyshotError(
                 f"The pack {pack.domain.name} has images of {pack.size} pixels, the pool wants "
@@ -388,6 +427,8 @@ class Pool:
             )
 
     def _check_images(self, images: Pixels) -> None:
+        if not self.takes_images:
+            raise PolyshotError(NO_IMAGES)
         shape = tuple(images.shape)
         if isinstance(self.config, ForeignConfig) and len(shape) == 4 and shape[1] == 3:
             return  # it brings images to its own size
