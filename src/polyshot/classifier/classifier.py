@@ -16,6 +16,7 @@ from torch import Tensor
 from polyshot.classifier.estimate import Estimate, Label, left_out_probabilities, wilson
 from polyshot.data.images import Images, as_list, load_images
 from polyshot.errors import PolyshotError, join_names
+from polyshot.models.backbone import sites_of
 from polyshot.pool.pool import Pool
 from polyshot.predict import none_of_these
 from polyshot.predict.none_of_these import Nearness, Threshold
@@ -66,7 +67,7 @@ class FewShotClassifier:
             adaptation: `none` compares with prototypes, `head` learns a linear head, `pa` a linear
                 map of the embedding, `tsa` a network for these classes, which takes longest; `auto`
                 is `tsa` up to `TSA_IMAGES` examples, and `head` with more, with one of each, on
-                embeddings, or where a GPU's memory is too small for `tsa`.
+                a base without layers to act at, or where a GPU's memory is too small for `tsa`.
             batch: images that are embedded at once.
             none_rate: with it, images that are far from every class are answered `none of these`;
                 the share of images of the classes themselves that may be, by mistake. 0.05 needs
@@ -131,7 +132,7 @@ class FewShotClassifier:
     def _choose(self, tasks: Tasks) -> str:
         if self.adaptation != AUTO:
             return self.adaptation
-        if not self.pool.takes_images:
+        if not sites_of(self.pool.base):  # embeddings, or a function: nothing to act at
             return "head"
         few = tasks.table.count <= TSA_IMAGES[self.pool.device.type]
         enough = tasks.shot >= self.pool.adaptation.least_shots  # of the largest class

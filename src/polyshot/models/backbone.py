@@ -322,7 +322,9 @@ def state_hash(module: nn.Module) -> str:
     parts: list[str | bytes] = []
     for name, tensor in module.state_dict().items():
         if not name.endswith("num_batches_tracked"):
-            array = tensor.cpu().contiguous().numpy()
+            plain = tensor.cpu().contiguous()
+            # NumPy has no bfloat16.
+            array = (plain.view(torch.int16) if plain.dtype == torch.bfloat16 else plain).numpy()
             parts += [f"{name} {array.dtype} {array.shape}", array.tobytes()]
     return digest(*parts)
 

