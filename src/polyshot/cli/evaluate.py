@@ -108,40 +108,29 @@ def evaluate(
         if out:
             append_results(out, [])  # a file that cannot be written shows before any work
         for target in chosen:
-            found = evaluation.evaluate(
-                loaded,
-                target.pack,
-                rules,
-                target.shape,
-                episodes,
+            pack, name = target.pack, target.pack.domain.name
+            how = evaluation.Drawing(
                 seed=seed,
                 part=target.part,
-                adapt=adaptations,
                 group_disjoint=apart,
-                cache=kept,
-                seen=target.pack.hash in sources,
-                report=report,
                 drop_small=target.drop_small,
+                cache=kept,
+                report=report,
+            )
+            found = evaluation.evaluate(
+                *(loaded, pack, rules, target.shape, episodes),
+                adapt=adaptations,
+                seen=pack.hash in sources,
+                **how,
             )
             results += found
             if out:
                 append_results(out, found)  # what comes after may be interrupted
             if confusion:
-                counts = evaluation.confusion(
-                    loaded,
-                    target.pack,
-                    rules[-1],
-                    target.shape,
-                    episodes,
-                    seed=seed,
-                    part=target.part,
-                    group_disjoint=apart,
-                    cache=kept,
-                    drop_small=target.drop_small,
-                )
-                title = f"{target.pack.domain.name}: {rules[-1]}, {target.shape}"
-                picture = confusion_picture(counts, target.pack, title)
-                save_picture(picture, confusion / f"{target.pack.domain.name}.png")
+                asked = (loaded, pack, rules[-1], target.shape, episodes)
+                counts = evaluation.confusion(*asked, **how)
+                picture = confusion_picture(counts, pack, f"{name}: {rules[-1]}, {target.shape}")
+                save_picture(picture, confusion / f"{name}.png")
         if page is None and not packed:
             page = Path(f"polyshot-{images.resolve().stem}.html")
         if page:

@@ -5,7 +5,8 @@ a pool, for rivals and for episodes of any shape.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -63,13 +64,10 @@ def measure(
 ) -> Measured:
     """Let something classify the queries of episodes, some at a time.
 
-    Args:
-        predict: classifies the queries of tasks.
-        groups: episodes of one way each: their numbers ``[k]``, and their tasks (`Target.groups`).
-        dim: length of an embedding; it decides how many tasks are worked on at once.
-        adaptation: learning on support sets takes many small steps, which a larger batch shares.
-        look: told of some tasks and the answers to them, int64 ``[R, k, Q]``.
-
+    `groups` are episodes of one way each: their numbers ``[k]``, and their tasks (`Target.groups`).
+    `dim`, the length of an embedding, decides how many are worked on at once; an `adaptation` takes
+    many small steps, which a larger batch shares. `look` is told of some tasks and the answers to
+    them, int64 ``[R, k, Q]``.
     """
     factor = 1 if adaptation == "none" else 8
     parts: list[tuple[Tensor, Measured]] = []
@@ -133,6 +131,8 @@ def describe(
     sampler, accuracies = target.sampler(shape), measured.accuracies[row].tolist()
     fixed = shape if isinstance(shape, EpisodeShape) else None
     mean, half_width = interval(accuracies)
+    diverged = int(measured.diverged[row].sum())
+    note = f"adaptation diverged on {diverged} of {len(accuracies)} tasks; these have none"
     return Result(
         method=method,
         target=sampler.domain.name,
@@ -155,33 +155,25 @@ def describe(
         draw=str(sampler.key),
         shape="" if fixed else META_DATASET,
         calibration_error=measured.calibration_error(row),
-        note=divergence_note(int(measured.diverged[row].sum()), len(accuracies)),
+        note=note if diverged else "",
     )
 
 
-def divergence_note(diverged: int, tasks: int) -> str:
-    """Say on how many tasks an adaptation diverged; nothing if on none."""
-    if not diverged:
-        return ""
-    return f"adaptation diverged on {diverged} of {tasks} tasks; these have none"
+class Drawing(TypedDict, total=False):
+    """Options of all that draws a target's episodes for a pool, see `evaluate`."""
+
+    seed: int
+    part: str
+    group_disjoint: bool
+    drop_small: bool
+    cache: EmbeddingCache | None
+    report: Progress | None
 
 
-def _target(
-    pool: Pool,
-    pack: Pack,
-    shape: Shape,
-    episodes: int,
-    seed: int = 0,
-    part: str = "test",
-    group_disjoint: bool = True,
-    drop_small: bool = False,
-    cache: EmbeddingCache | None = None,
-    report: Progress | None = None,
-) -> Target:
+def _target(pool: Pool, pack: Pack, shape: Shape, episodes: int, **how: Unpack[Drawing]) -> Target:
     """Draw the episodes of a pack, as a pool looks at images; refuses images of another size."""
     pool.check_pack(pack)
-    how = (seed, part, group_disjoint, drop_small, pool.views, cache, report)
-    return Target(pack, pool.device, [shape], episodes, *how)
+    return Target(pack, pool.device, [shape], episodes, views=pool.views, **how)
 
 
 def evaluate(
@@ -227,15 +219,18 @@ def evaluate(
     for name in wanted:
         check_adaptation(name)
     shape = shape or EpisodeShape()
-    target = _target(
-        pool, pack, shape, episodes, seed, part, group_disjoint, drop_small, cache, report
+    how = Drawing(
+        seed=seed,
+        part=part,
+        group_disjoint=group_disjoint,
+        drop_small=drop_small,
+        cache=cache,
+        report=report,
     )
+    target = _target(pool, pack, shape, episodes, **how)
     results, pool_hash = [], pool.hash
     for adaptation in dict.fromkeys(["none", *wanted]):
-
-        def predict(tasks: Tasks, adaptation: str = adaptation) -> Answers:
-            return predict_tasks(pool, tasks, rules, adaptation)
-
+        predict = partial(predict_tasks, pool, rules=rules, adaptation=adaptation)
         measured = measure(predict, target.groups(shape), pool.config.dim, adaptation)
         results += [
             describe(target, shape, measured, i, name, adaptation, pool_hash, seen)
@@ -250,13 +245,8 @@ def confusion(
     method: str,
     shape: Shape | None = None,
     episodes: int = 600,
-    seed: int = 0,
-    part: str = "test",
     adaptation: str = "none",
-    group_disjoint: bool = True,
-    cache: EmbeddingCache | None = None,
-    report: Progress | None = None,
-    drop_small: bool = False,
+    **how: Unpack[Drawing],
 ) -> Tensor:
     """Count how queries of each class (rows) were classified (columns): int64 [C, C].
 
@@ -265,10 +255,8 @@ def confusion(
     """
     shape = shape or EpisodeShape()
     check_adaptation(adaptation)
-    target = _target(
-        pool, pack, shape, episodes, seed, part, group_disjoint, drop_small, cache, report
-    )
-    rules, count = [rule(method, pool)], len(pack.domain.class_names)
+    target = _target(pool, pack, shape, episodes, **how)
+    count = len(pack.domain.class_names)
     result = torch.zeros(count * count, dtype=torch.int64)
 
     def note(tasks: Tasks, ways: Tensor) -> None:
@@ -278,9 +266,7 @@ def confusion(
         cells = actual * count + tasks.classes.gather(1, ways[0])
         result.add_(torch.bincount(cells[truth >= 0], minlength=count * count))
 
-    def predict(tasks: Tasks) -> Answers:
-        return predict_tasks(pool, tasks, rules, adaptation)
-
+    predict = partial(predict_tasks, pool, rules=[rule(method, pool)], adaptation=adaptation)
     measure(predict, target.groups(shape), pool.config.dim, adaptation, note)
     return result.view(count, count)
 
@@ -296,11 +282,11 @@ def member_shares(
     shape: EpisodeShape | None = None,
     episodes: int = 600,
     method: str = "select",
-    cache: EmbeddingCache | None = None,
+    **how: Unpack[Drawing],
 ) -> list[float]:
-    """Average a rule's weights over a target's test episodes: one share a member."""
+    """Average a rule's weights over a target's episodes: one share a member."""
     shape = shape or EpisodeShape()
-    target = _target(pool, pack, shape, episodes, cache=cache)
+    target = _target(pool, pack, shape, episodes, **how)
     tasks, weights = target.tasks(shape), rule(method, pool).weights
     step = episodes_at_once(tasks.way * tasks.shot, pool.config.dim, pool.device)
     parts = in_parts(len(tasks), step, lambda part: weights(pool, tasks.part(part)))

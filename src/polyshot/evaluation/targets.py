@@ -5,7 +5,7 @@ every shape: methods that share a network share its embeddings.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -32,61 +32,47 @@ class _Row:
     groups: list[tuple[Tensor, Tasks]]
 
 
+@dataclass(eq=False)
 class Target:
     """The first episodes of a target, of several shapes.
 
     A shape that the target cannot serve is refused when it is asked for, the others work.
-
-    Args:
-        pack: the target.
-        device: where tasks are wanted.
-        shapes: of the episodes.
-        episodes: how many of each shape.
-        seed: another seed, other episodes.
-        part: of the target's class split.
-        group_disjoint: keep support and query from sharing a group, where the target has groups.
-        drop_small: leave out classes too small for a shape, instead of refusing.
-        views: how often networks look at an image.
-        cache: where embeddings are kept.
-        report: told of the embedding's progress.
-
     """
 
-    def __init__(
-        self,
-        pack: Pack,
-        device: torch.device,
-        shapes: Sequence[Shape],
-        episodes: int,
-        seed: int = 0,
-        part: str = "test",
-        group_disjoint: bool = True,
-        drop_small: bool = False,
-        views: Views = "one",
-        cache: EmbeddingCache | None = None,
-        report: Progress | None = None,
-    ):
-        if episodes < 2:
-            raise PolyshotError(f"{episodes} episodes give no interval: ask for at least 2.")
-        self.pack, self.device, self.part = pack, device, part
-        self.episodes, self.views, self._cache, self._report = episodes, views, cache, report
+    pack: Pack
+    device: torch.device
+    """Where tasks are wanted."""
+    shapes: Sequence[Shape]
+    episodes: int
+    """Of each shape; how they are drawn, see `EpisodeSampler`."""
+    seed: int = 0
+    part: str = "test"
+    group_disjoint: bool = True
+    drop_small: bool = False
+    views: Views = "one"
+    cache: EmbeddingCache | None = None
+    report: Progress | None = None
+
+    def __post_init__(self) -> None:
+        if self.episodes < 2:
+            raise PolyshotError(f"{self.episodes} episodes give no interval: ask for at least 2.")
         self._refused: dict[Shape, PolyshotError] = {}
         samplers = {}
-        for shape in shapes:
+        for shape in self.shapes:
             try:
                 samplers[shape] = EpisodeSampler(
-                    pack.domain,
+                    self.pack.domain,
                     shape,
-                    part=part,
-                    seed=seed,
-                    group_disjoint=group_disjoint,
-                    drop_small=drop_small,
+                    part=self.part,
+                    seed=self.seed,
+                    group_disjoint=self.group_disjoint,
+                    drop_small=self.drop_small,
                 )
             except PolyshotError as error:
                 self._refused[shape] = error
         self._rows: dict[Shape, _Row] = {}
-        if len(shapes) == 1 and self._refused:
-            raise self._refused[shapes[0]]
+        if len(self.shapes) == 1 and self._refused:
+            raise self._refused[self.shapes[0]]
         if samplers:
             self._load(samplers)
 
@@ -118,7 +104,7 @@ class Target:
         support, query = positions.split([tasks.way * tasks.shot, tasks.query.shape[1]], 1)
         table = Table(lambda wanted: take(own[wanted]), len(own), self.device, self.views)
         support = support.reshape(tasks.support.shape)
-        return Tasks(table, query, support, tasks.mask, tasks.labels)
+        return replace(tasks, table=table, query=query, support=support)
 
     def sampler(self, shape: Shape) -> EpisodeSampler:
         """Return what drew the episodes."""
@@ -126,12 +112,10 @@ class Target:
 
     def fingerprint(self, shape: Shape, count: int | None = None) -> str:
         """Hash the first `count` episodes: results with the same one may be paired."""
-        drawn, first = self._row(shape).drawn, slice(0, count)
         if isinstance(shape, VariableShape):  # drawn alone, they are padded to the widest of them
             return self._row(shape).sampler(0, count or self.episodes).fingerprint()
-        return Episodes(
-            drawn.support[first], drawn.query[first], drawn.classes[first]
-        ).fingerprint()
+        drawn = vars(self._row(shape).drawn).values()
+        return Episodes(*(tensor[:count] for tensor in drawn)).fingerprint()
 
     def _row(self, shape: Shape) -> _Row:
         if shape in self._refused:
@@ -147,7 +131,7 @@ class Target:
         flat = [ids.flatten() for row in drawn.values() for ids in (row.support, row.query)]
         used = torch.unique(torch.cat(flat))
         used = used[used >= 0]
-        if self._cache is not None:
+        if self.cache is not None:
             # All images of the classes, so that other seeds and shapes find them in the cache;
             # unless the episodes touch only a small share of a large target.
             classes = sorted({i for sampler in samplers.values() for i in sampler.class_ids})
@@ -167,8 +151,8 @@ class Target:
             self.device,
             self.views,
             name=f"embed {self.pack.domain.name}",
-            report=self._report,
-            cache=self._cache,
+            report=self.report,
+            cache=self.cache,
             content=digest(self.pack.hash, used.numpy().astype("<i8").tobytes()),
         )
         for shape, row in drawn.items():

@@ -95,17 +95,6 @@ class GridFolder:
         """Hold a lock, or yield False at once where another process has it."""
         return locked_if_free(self.path / "locks" / f"{name}.lock")
 
-    def read(self, file: Path) -> Result | None:
-        """Read the result of a cell, or None where there is none yet."""
-        if not file.exists():
-            return None
-        try:
-            (result,) = read_results(file)
-        except (PolyshotError, ValueError) as error:
-            reason = error if isinstance(error, PolyshotError) else f"{file} is not one line."
-            raise PolyshotError(f"{reason} Delete this file and run again.") from None
-        return result
-
     def fail(self, name: str, what: str, error: Exception) -> str:
         """Note that a cell failed; returns the error in one line."""
         message = " ".join(str(error).split())
@@ -248,7 +237,7 @@ class Contributions:
         }
 
 
-@dataclass(frozen=True)
+@dataclass
 class Curve:
     """One step of a training: points are (update, value)."""
 
@@ -276,10 +265,9 @@ class Curve:
 class Training:
     """One training setting: which sources, preset and seed."""
 
-    name: str
-    preset: str = ""
-    seed: int | None = None
-    sources: list[str] = field(default_factory=list)
+    preset: str
+    seed: int | None
+    sources: list[str]
 
 
 @dataclass(frozen=True)
@@ -305,12 +293,12 @@ def read_grid(folder: Path) -> Grid:
     return Grid(
         folder,
         results,
-        _each(folder, "failures/*.json", lambda _, a: _failure(a)),
-        _each(folder, "shares/*.json", lambda _, a: _shares(a)),
-        _each(folder, "contributions/*.json", lambda _, a: _contributions(a)),
-        {world.name: world for world in worlds},
+        list(_each(folder, "failures/*.json", _failure).values()),
+        list(_each(folder, "shares/*.json", _shares).values()),
+        list(_each(folder, "contributions/*.json", _contributions).values()),
+        {path.parent.name: world for path, world in worlds.items()},
         _curves(folder / "worlds"),
-        next(iter(_each(folder, "environment.json", lambda _, a: dict(a))), {}),
+        _each(folder, "environment.json", dict).get(folder / "environment.json", {}),
     )
 
 
@@ -370,12 +358,12 @@ def _wrong(result: Result) -> str:
     return ""
 
 
-def _each(folder: Path, pattern: str, read: Callable[[Path, Any], Read]) -> list[Read]:
+def _each(folder: Path, pattern: str, read: Callable[[Any], Read]) -> dict[Path, Read]:
     """Read the JSON files of a pattern, in the order of their names."""
-    found = []
+    found = {}
     for path in sorted(folder.glob(pattern)):
         try:
-            found.append(read(path, json.loads(path.read_text(encoding="utf-8"))))
+            found[path] = read(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
             raise PolyshotError(
@@ -388,14 +376,14 @@ def _failure(about: Mapping[str, Any]) -> Failure:
     return Failure(str(about["what"]), str(about["error"]), str(about.get("when", "")))
 
 
-def _world(path: Path, about: Mapping[str, Any]) -> Training:
-    sources = [str(name) for name in about.get("sources", [])]
-    return Training(path.parent.name, str(about.get("preset", "")), about.get("seed"), sources)
+def _world(about: Mapping[str, Any]) -> Training:
+    sources = list(map(str, about.get("sources", [])))
+    return Training(str(about.get("preset", "")), about.get("seed"), sources)
 
 
 def _shares(about: Mapping[str, Any]) -> Shares:
-    members = _names(about["members"])
-    rows = dict(zip(_names(about["targets"]), about["shares"], strict=True))
+    members = list(map(str, about["members"]))
+    rows = dict(zip(map(str, about["targets"]), about["shares"], strict=True))
     for row in rows.values():
         _check_row(row, members, 1)
     method, part = str(about.get("method", "select")), str(about.get("part", "test"))
@@ -406,24 +394,13 @@ def _contributions(about: Mapping[str, Any]) -> Contributions:
     queries = int(about["queries"])
     members, correct = {}, {}
     for method, own in about["methods"].items():
-        members[method], correct[method] = _names(own["members"]), own["correct"]
+        members[method], correct[method] = list(map(str, own["members"])), own["correct"]
         if not own["correct"]:
             raise ValueError(f"{method} has no episodes")
         for episode in own["correct"]:
             _check_row(episode, members[method], queries)
-    return Contributions(
-        about["protocol"],
-        about["preset"],
-        about["target"],
-        queries,
-        members,
-        correct,
-        about.get("train_seed"),
-    )
-
-
-def _names(values: Sequence[object]) -> list[str]:
-    return [str(value) for value in values]
+    place = about["protocol"], about["preset"], about["target"]
+    return Contributions(*place, queries, members, correct, about.get("train_seed"))
 
 
 def _check_row(row: Sequence[float], members: Sequence[str], most: float) -> None:
@@ -447,14 +424,11 @@ def _curves(worlds: Path) -> list[Curve]:
             except (ValueError, KeyError, TypeError):  # cut off by a kill
                 continue
             curve = curves.setdefault(key, Curve(*key))
-            bad = 0
             for points, value in ((curve.loss, "loss"), (curve.validation, "validation")):
                 if not isinstance(about.get(value), int | float):
                     continue
                 if math.isfinite(about[value]):
                     points.append((number, float(about[value])))
                 else:
-                    bad += 1
-            if bad:
-                curves[key] = Curve(*key, curve.loss, curve.validation, curve.not_numbers + bad)
+                    curve.not_numbers += 1
     return [c for c in curves.values() if max(len(c.loss), len(c.validation)) > 1 or c.not_numbers]

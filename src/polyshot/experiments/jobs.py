@@ -4,10 +4,10 @@ A job is what is trained together: the cells of one method in one world. Cells o
 that are the same measurement are one cell.
 """
 
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, did_you_mean, join_names, unknown
 from polyshot.evaluation.compare import BASELINE
 from polyshot.evaluation.meter import Meter
-from polyshot.evaluation.results import Result
+from polyshot.evaluation.results import Result, read_results
 from polyshot.evaluation.targets import Target
 from polyshot.experiments.grid import Cell, GridFolder
 from polyshot.experiments.protocols import (
@@ -35,11 +35,10 @@ from polyshot.experiments.protocols import (
     find_protocols,
     settings_of,
 )
-from polyshot.methods.method import Fitted, Method, find_methods
+from polyshot.methods.method import Method, find_methods
 from polyshot.pool.files import check_domains
-from polyshot.tasks import Tasks
 from polyshot.training.training_run import TrainingRun, settings_mark
-from polyshot.util.files import digest, write_json, write_text
+from polyshot.util.files import write_json, write_text
 
 EPISODE_SEED = 0
 Measure = Callable[[Cell, Target], None]
@@ -218,8 +217,8 @@ class Job(ABC):
     """What it is trained on. It is asked for names alone: who works on the job trains a copy."""
     what: str
     """Name of what is measured: a method, or a figure."""
-    mark: str
-    """Of its settings."""
+    settings: Mapping[str, Any]
+    """Of the method; of several, by method."""
     cells: dict[Cell, list[str]]
     """The protocols that each belongs to."""
 
@@ -228,10 +227,10 @@ class Job(ABC):
         """Name of the training's folder."""
         return self.plan.name
 
-    @property
+    @cached_property
     def name(self) -> str:
-        """Name of its files."""
-        return f"{self.what}-{self.mark}"
+        """Name of its files: other settings, other files."""
+        return f"{self.what}-{settings_mark(self.settings)}"
 
     @property
     def lock(self) -> str:
@@ -267,7 +266,6 @@ class AccuracyJob(Job):
     """A method's accuracies."""
 
     method: Method
-    settings: dict[str, float]
 
     def is_done(self, cell: Cell) -> bool:
         """Look for the results of all protocols."""
@@ -305,8 +303,14 @@ class AccuracyJob(Job):
 
     def _read(self, protocol: str, cell: Cell) -> Result | None:
         file = self._file(protocol, cell)
-        result = self.grid.read(file)
-        if result and result.pack != cell.target.hash:  # the world's name tells only of sources
+        if not file.exists():
+            return None
+        try:
+            (result,) = read_results(file)
+        except (PolyshotError, ValueError) as error:
+            reason = error if isinstance(error, PolyshotError) else f"{file} is not one line."
+            raise PolyshotError(f"{reason} Delete this file and run again.") from None
+        if result.pack != cell.target.hash:  # the world's name tells only of sources
             raise PolyshotError(
                 f"{file} was measured on other images of {result.target}: delete this file, or "
                 "take another folder."
@@ -351,9 +355,6 @@ class ContributionJob(Job):
     The paper's figure 'Contributions of individual models': Simple-Avg's networks against DoA's.
     """
 
-    settings: dict[str, dict[str, float]]
-    """By method."""
-
     def is_done(self, cell: Cell) -> bool:
         """Look for the counts."""
         return self._file(cell).exists()
@@ -364,37 +365,27 @@ class ContributionJob(Job):
         fitted = {each.name: each.fit(run, self.settings[each.name]) for each in methods}
 
         def measure(cell: Cell, target: Target) -> None:
+            tasks = target.tasks(cell.shape, cell.episodes)
+            counts = {}
+            for name, each in fitted.items():
+                predicted = each.member_probabilities(tasks).argmax(-1)  # [M, E, W * Q]
+                correct = (predicted == tasks.truth).sum(-1).T.tolist()  # [E][M]
+                counts[name] = {"members": list(each.member_names()), "correct": correct}
             about = {
                 "protocol": "contributions",
                 "preset": run.config.preset,
                 "target": cell.target.domain.name,
                 "sources": run.sources,
                 "train_seed": run.config.seed,
+                "queries": tasks.query.shape[1],
+                "methods": counts,
             }
-            counts = contributions(fitted, target.tasks(cell.shape, cell.episodes))
-            write_json(self._file(cell), {**about, **counts})
+            write_json(self._file(cell), about)
 
         return measure
 
     def _file(self, cell: Cell) -> Path:
         return self.grid.path / "contributions" / f"{self.lock}-{cell.name}.json"
-
-
-def contributions(fitted: Mapping[str, Fitted], tasks: Tasks) -> dict[str, Any]:
-    """Count each member's right answers in each episode, for methods that have members.
-
-    Returns:
-        ``{"queries": of an episode, "methods": {name: {"members": [M], "correct": [E][M]}}}``.
-
-    """
-    methods = {}
-    for name, each in fitted.items():
-        if not each.member_names():
-            raise PolyshotError(f"'{name}' has no members whose predictions could be counted.")
-        predicted = each.member_probabilities(tasks).argmax(-1)  # [M, E, W * Q]
-        correct = (predicted == tasks.truth).sum(-1).T.tolist()
-        methods[name] = {"members": list(each.member_names()), "correct": correct}
-    return {"queries": tasks.query.shape[1], "methods": methods}
 
 
 def jobs_of(
@@ -413,29 +404,25 @@ def jobs_of(
         chosen = protocol.config(config, request.options)
         plan = TrainingRun(trial.sources, chosen, grid.worlds, cpu, added=trial.added)
         own = worlds.setdefault(plan.name, {})
-        if protocol.kind == "contributions":
-            job = _contribution_job(request, plan, trial.targets, grid)
-            own[job.name] = job
-            continue
-        for method in methods_of(protocol, request.found_methods(), grown=trial.grown):
-            settings = settings_of(method, config.preset, request.overrides)
-            mark = settings_mark(settings)
-            new = AccuracyJob(grid, plan, method.name, mark, {}, method, settings)
-            for cell in request.cells(method, trial.targets):
-                own.setdefault(new.name, new).cells.setdefault(cell, []).append(protocol.name)
+        for job, cells in _measured(request, protocol, trial, plan, grid):
+            for cell in cells:
+                own.setdefault(job.name, job).cells.setdefault(cell, []).append(protocol.name)
     return [job for own in worlds.values() for job in own.values()]
 
 
-def _contribution_job(
-    request: Request, plan: TrainingRun, targets: Sequence[Pack], grid: GridFolder
-) -> ContributionJob:
-    settings = {
-        method.name: settings_of(method, plan.config.preset, request.overrides)
-        for method in find_methods(CONTRIBUTORS)
-    }
-    mark = digest(json.dumps(settings, sort_keys=True))[:6]
-    cells = {
-        Cell(target, SHAPES[0], "none", CONTRIBUTION_EPISODES, EPISODE_SEED): ["contributions"]
-        for target in targets
-    }
-    return ContributionJob(grid, plan, "contributions", mark, cells, settings)
+def _measured(
+    request: Request, protocol: Protocol, trial: Trial, plan: TrainingRun, grid: GridFolder
+) -> Iterator[tuple[Job, list[Cell]]]:
+    """List a trial's jobs, empty yet, each with its cells."""
+    preset = plan.config.preset
+    if protocol.kind == "contributions":
+        methods = find_methods(CONTRIBUTORS)
+        every = {each.name: settings_of(each, preset, request.overrides) for each in methods}
+        how = (SHAPES[0], "none", CONTRIBUTION_EPISODES, EPISODE_SEED)
+        cells = [Cell(target, *how) for target in trial.targets]
+        yield ContributionJob(grid, plan, protocol.name, every, {}), cells
+        return
+    for method in methods_of(protocol, request.found_methods(), grown=trial.grown):
+        settings = settings_of(method, preset, request.overrides)
+        job = AccuracyJob(grid, plan, method.name, settings, {}, method)
+        yield job, request.cells(method, trial.targets)

@@ -269,8 +269,8 @@ class TrainingRun:
             yield
 
 
-def settings_mark(settings: Mapping[str, float]) -> str:
-    """Hash a method's settings, for the names of files."""
+def settings_mark(settings: Mapping[str, object]) -> str:
+    """Hash settings of methods, for the names of files."""
     return _mark(dict(settings), 6)
 
 
