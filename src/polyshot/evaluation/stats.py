@@ -59,14 +59,8 @@ BINS = 15
 def calibration_errors(sure: Tensor, right: Tensor, bins: int = BINS) -> Tensor:
     """Compare probabilities with shares of right answers, for each row: ``[..., n]`` -> ``[...]``.
 
-    Args:
-        sure: probability of the answer that was given, for n queries.
-        right: bool of the same shape, whether it was right.
-        bins: how many.
-
-    Returns:
-        float64, between 0 and 1.
-
+    `sure` are the probabilities of the answers that were given to n queries, `right`, bool, tells
+    whether these were right. Returns float64, between 0 and 1.
     """
     sure, right = sure.double(), right.double()
     place = (sure * bins).ceil().long().clamp(1, bins) - 1  # [..., n]

@@ -32,14 +32,10 @@ def _research_data() -> dict[str, str]:
 
 
 def card(pool: Pool, results: Sequence[Result] = (), packs: Sequence[Pack] = ()) -> str:
-    """Write the card as Markdown.
+    """Write the card as Markdown, with results of this pool or of others by the same recipe.
 
-    Args:
-        pool: what the card is about.
-        results: measured accuracies, of this pool or of others by the same recipe.
-        packs: the sources, for the table of the data; those that the pool does not know by their
-            hash are left out.
-
+    `packs` are the sources, for the table of the data; those that the pool does not know by their
+    hash are left out.
     """
     if not {"config", "packs"} <= set(pool.about):
         raise PolyshotError("The pool does not say how it was trained: it can have no card.")

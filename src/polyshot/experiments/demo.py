@@ -1,7 +1,6 @@
 """The demo: a pool trained on embedded domains in minutes, tested on seen and unseen ones."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.toy import Example, draw_example, keep_packs
 from polyshot.evaluation.compare import BASELINE, label, rows
-from polyshot.evaluation.evaluate import evaluate, member_shares
+from polyshot.evaluation.evaluate import Drawing, evaluate, member_shares
 from polyshot.evaluation.results import Result, append_results
 from polyshot.evaluation.stats import interval
 from polyshot.experiments.report.pages import HeatMap, ResultsPage
@@ -67,19 +66,10 @@ def run_demo(
     pool = train([packs[name] for name in SOURCES], config, out / "run", progress=progress)
     cache = EmbeddingCache(out / "cache")
     results: list[Result] = []
+    how = Drawing(cache=cache, report=progress)
     for name, pack in packs.items():
-        seen = name in SOURCES
-        measured = evaluate(
-            pool,
-            pack,
-            METHODS,
-            config.shape,
-            episodes=episodes,
-            adapt=True,
-            cache=cache,
-            seen=seen,
-            report=progress,
-        )
+        asked = (pool, pack, METHODS, config.shape, episodes)
+        measured = evaluate(*asked, adapt=True, seen=name in SOURCES, **how)
         results += measured
         results.append(_raw_pixels(pack, next(r for r in measured if label(r) == BASELINE)))
     shares = {
@@ -88,7 +78,21 @@ def run_demo(
     }
     seconds = time.perf_counter() - start
     page = out / "index.html"
-    _write(page, config, pool, packs, results, shares, seconds)
+    ResultsPage(
+        "Polyshot: a pool from six domains, tested on eight",
+        rows(results),
+        sheets={name: contact_sheet(pack, classes=12, examples=6) for name, pack in packs.items()},
+        heat_map=HeatMap(pool.members, shares),
+        calibration=calibration_table(results),
+        chance=1 / config.shape.way,
+        facts={
+            "preset": config.preset,
+            "seed": str(config.seed),
+            "members": str(len(pool.members)),
+            "took": f"{seconds / 60:.1f} minutes",
+        },
+        legend=LEGEND,
+    ).write(page, "demo.html", sources=SOURCES, unseen=UNSEEN, shape=config.shape)
     (out / "results.jsonl").unlink(missing_ok=True)
     append_results(out / "results.jsonl", results)
     return Demo(pool, results, page, _label_example(out / "example", pool), seconds)
@@ -129,28 +133,3 @@ def _raw_pixels(pack: Pack, baseline: Result) -> Result:
         calibration_error=None,  # distances of pixels are no probabilities
     )
 
-
-def _write(
-    page: Path,
-    config: Config,
-    pool: Pool,
-    packs: dict[str, Pack],
-    results: Sequence[Result],
-    shares: dict[str, list[float]],
-    seconds: float,
-) -> None:
-    ResultsPage(
-        "Polyshot: a pool from six domains, tested on eight",
-        rows(results),
-        sheets={name: contact_sheet(pack, classes=12, examples=6) for name, pack in packs.items()},
-        heat_map=HeatMap(pool.members, shares),
-        calibration=calibration_table(results),
-        chance=1 / config.shape.way,
-        facts={
-            "preset": config.preset,
-            "seed": str(config.seed),
-            "members": str(len(pool.members)),
-            "took": f"{seconds / 60:.1f} minutes",
-        },
-        legend=LEGEND,
-    ).write(page, "demo.html", sources=SOURCES, unseen=UNSEEN, shape=config.shape)

@@ -225,19 +225,8 @@ def write_evaluation(
     targets: Sequence[Target],
     results: Sequence[Result],
     pool_name: str,
-    commands: Sequence[str] = (),
 ) -> None:
-    """Write the page.
-
-    Args:
-        path: the HTML file.
-        pool: what was measured.
-        targets: on these.
-        results: all of them, `base` among the methods.
-        pool_name: as the user called it.
-        commands: what to type next.
-
-    """
+    """Write the page about a pool, called as the user did; `base` is among the methods."""
     domains = [target.pack.domain for target in targets]
     fixed = [target.shape for target in targets if isinstance(target.shape, EpisodeShape)]
     ways = {shape.way for shape in fixed}  # none where they vary
@@ -262,7 +251,6 @@ def write_evaluation(
             "tasks": f"{episodes:,}",
         },
         legend={name: about for name, about in known.items() if name in used},
-        commands=commands,
     ).write(
         path,
         "evaluation.html",

@@ -68,21 +68,11 @@ def reproduce(
 ) -> Summary:
     """Run the cells of some protocols that a folder lacks.
 
-    Args:
-        request: which cells.
-        sources: domains that can be trained on.
-        others: domains that are tested on and never trained on.
-        config: of the trainings.
-        out: the grid's folder; several protocols, presets and seeds may share it.
-        device: the CPU by default.
-        report: told of the progress of the grid (`BAR`), and of every training.
-        command: the command line, for the record.
-        offset: share of the worlds to leave for the end: processes that start at different ones do
-            not wait for each other's trainings.
-
-    Returns:
-        What was done and what failed; failures are in the folder, too, and tried again next time.
-
+    `sources` can be trained on, `others` are tested on and never trained on. Several protocols,
+    presets and seeds may share the folder `out`; failures are noted in it, and tried again next
+    time. `report` is told of the progress of the grid (`BAR`) and of every training; `command` is
+    for the record. `offset` is the share of the worlds to leave for the end: processes that start
+    at different ones do not wait for each other's trainings.
     """
     start = time.perf_counter()
     request.check(sources, others, config)
@@ -181,15 +171,8 @@ class _Run:
     def _target(self, cell: Cell) -> Target:
         key = cell.target.domain.name, cell.part
         if key not in self._targets:
-            self._targets[key] = Target(
-                cell.target,
-                self.device,
-                self._shapes,
-                self._episodes,
-                cell.seed,
-                cell.part,
-                views=self._views,
-            )
+            episodes = (self._shapes, self._episodes, cell.seed, cell.part)
+            self._targets[key] = Target(cell.target, self.device, *episodes, views=self._views)
         return self._targets[key]
 
     def world(self, job: Job) -> TrainingRun:

@@ -24,11 +24,7 @@ PART_COLOURS = {"train": (31, 119, 180), "val": (255, 140, 0), "test": (44, 140,
 def contact_sheet(pack: Pack, classes: int = 48, examples: int = 8, seed: int = 0) -> Image.Image:
     """Draw some examples of a domain's classes, a row a class, its part of the split in colour.
 
-    Args:
-        pack: what to draw.
-        classes: how many classes at most, spread evenly over all of them.
-        examples: images of each class.
-        seed: chooses among the images.
+    Of more than so many classes some are taken, spread evenly; `seed` chooses among their images.
     """
     domain = pack.domain
     count = min(classes, len(domain.class_names))
@@ -95,11 +91,8 @@ def _columns(
     label_height, top = 18, 34
     column_width = width * (size + GAP) + 2 * MARGIN
     row_height = size + label_height + GAP
-    sheet = Image.new(
-        "RGB",
-        (max(columns * column_width, 420), top + per_column * row_height + MARGIN),
-        PAPER,
-    )
+    whole = max(columns * column_width, 420), top + per_column * row_height + MARGIN
+    sheet = Image.new("RGB", whole, PAPER)
     draw = ImageDraw.Draw(sheet)
     draw.text((MARGIN, 8), title, font=heading, fill=INK)
     for i, (name, part, tiles) in enumerate(rows):

@@ -49,21 +49,11 @@ def tune(
     report: Progress | None = None,
     command: str = "",
 ) -> list[Point]:
-    """Try the declared grid of methods in the world of all sources.
+    """Try the declared grid of methods, all that have one by default, in the world of all sources.
 
-    Args:
-        names: of methods; all that have a grid by default.
-        packs: the sources.
-        config: of the trainings.
-        out: a grid's folder; trainings are shared with `reproduce`, the outcome is in
-            ``tuned.json``.
-        device: the CPU by default.
-        report: told of the progress (`BAR`), and of every training.
-        command: the command line, for the record.
-
-    Returns:
-        All points of these methods, in their order.
-
+    Trainings are shared with `reproduce`, whose folder `out` may be; the outcome is in its
+    ``tuned.json``. `report` is told of the progress (`BAR`) and of every training; `command` is for
+    the record. Returns all points of these methods, in their order.
     """
     methods = find_methods(names)
     if names and (fixed := [method.name for method in methods if not method.grid]):

@@ -25,14 +25,10 @@ TITLE = "Polyshot: report of the experiments"
 
 
 def write_report(folder: Path, out: Path | None = None) -> list[Path]:
-    """Read a grid folder and write ``index.html``, ``tables.md`` and ``tables.tex``.
+    """Read a grid folder and write ``index.html``, ``tables.md`` and ``tables.tex``; returns these.
 
-    Args:
-        folder: what ``polyshot reproduce`` wrote, or a file of results.
-        out: where the report goes; ``report`` inside the folder, or beside the file, if not given.
-
-    Returns:
-        The three files.
+    `folder` is what ``polyshot reproduce`` wrote, or a file of results. The report goes to `out`;
+    to ``report`` inside the folder, or beside the file, if that is not given.
     """
     grid = read_grid(folder)
     accuracies = accuracy_tables(on_added_domains(grid.results))
@@ -82,7 +78,6 @@ def _drawn(grid: Grid, accuracies: list[AccuracyTable]) -> dict[str, Any]:
     for curve in grid.curves:
         worlds.setdefault(curve.world, []).append((curve, figures.curve_chart(curve)))
     return {
-        "intro": (),
         "facts": summary.run_facts(grid),
         "presets": presets,
         "paper": numbers(),

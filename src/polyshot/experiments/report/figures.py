@@ -73,11 +73,8 @@ def _settings() -> Iterator[None]:
 def _svg(figure: Figure, label: str, tips: Sequence[str] = ()) -> Markup:
     """Make the part of a page: no names, nothing fetched, colours from the style sheet.
 
-    Args:
-        figure: sized in 72nds of an inch, which become pixels.
-        label: says what is to be seen.
-        tips: texts that are shown over the patches of the collection named `TIPPED`, in order.
-
+    72nds of an inch become pixels, `label` says what is to be seen. `tips` are texts that are shown
+    over the patches of the collection named `TIPPED`, in order.
     """
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})

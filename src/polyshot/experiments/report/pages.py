@@ -170,8 +170,6 @@ class ResultsPage:
     title: str
     rows: Sequence[Row]
     """One a target; averages of seen and unseen targets are added."""
-    intro: Sequence[str] = ()
-    """Paragraphs that say what was done."""
     sheets: Mapping[str, Image.Image] = field(default_factory=dict)
     """Contact sheets by the name of their domain."""
     heat_map: HeatMap | None = None
@@ -180,26 +178,15 @@ class ResultsPage:
     """What a reader should know about the numbers."""
     calibration: Any = None
     """A `TextTable` of how far probabilities are off; left out where it has no rows."""
-    baseline: str = BASELINE
-    """The method that differences are to."""
     chance: float | None = None
     """Accuracy of guessing, marked in the chart."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """Short numbers to show on top, such as the time it took."""
     legend: Mapping[str, str] = field(default_factory=dict)
     """One line about each method."""
-    commands: Sequence[str] = ()
-    """What to type next."""
 
     def write(self, path: Path, template: str = "results.html", **more: Any) -> None:
-        """Write the HTML file; it appears whole or not at all.
-
-        Args:
-            path: the file.
-            template: one with an introduction and remarks of its own.
-            more: what else that one shows.
-
-        """
+        """Write the HTML file, whole or not at all, by a template that may show more."""
         page = vars(self) | {
             "methods": list(dict.fromkeys(method for row in self.rows for method in row.cells)),
             "means": averages(self.rows, least=1),
