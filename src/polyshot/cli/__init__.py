@@ -7,6 +7,7 @@ import sys
 from typing import Annotated, NoReturn
 
 import typer
+from typer import Option
 
 from polyshot.cli import experiments
 from polyshot.cli import train as training
@@ -70,7 +71,7 @@ def _show_version(wanted: bool) -> None:
 def polyshot(
     version: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
         ),
     ] = False,

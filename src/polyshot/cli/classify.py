@@ -4,26 +4,26 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from polyshot.cli.options import Device, PoolName, ViewsName
 
 
 def classify(
     support: Annotated[
-        Path, typer.Option(help="Examples: a folder for each class, or a CSV of path,label.")
+        Path, Option(help="Examples: a folder for each class, or a CSV of path,label.")
     ],
     query: Annotated[
-        list[Path], typer.Option(help="What to classify: files or folders; may be repeated.")
+        list[Path], Option(help="What to classify: files or folders; may be repeated.")
     ],
     pool: PoolName = "default",
-    out: Annotated[Path | None, typer.Option(help="Write a table: labels.csv.")] = None,
+    out: Annotated[Path | None, Option(help="Write a table: labels.csv.")] = None,
     rule: Annotated[
-        str,
-        typer.Option(help="How members are weighed: auto, select, average, base, member:<domain>."),
+        str, Option(help="How members are weighed: auto, select, average, base, member:<domain>.")
     ] = "auto",
     adaptation: Annotated[
         str,
-        typer.Option(
+        Option(
             help="What is learned on the examples: none, head, pa or tsa. tsa learns a network: "
             "without a GPU that takes about half a second an example, the others far less. auto is "
             "tsa up to 60 examples (5,000 with a GPU) that are not one of each class, else head."
@@ -31,7 +31,7 @@ def classify(
     ] = "auto",
     none_rate: Annotated[
         float | None,
-        typer.Option(
+        Option(
             help="Answer 'none of these' to images unlike all examples; the share of images of "
             "your classes that may get it by mistake. 0.05 needs 19 examples or more, of classes "
             "that have two."
@@ -75,14 +75,14 @@ def classify(
 
 
 def example(
-    out: Annotated[Path, typer.Argument(help="Folder to make.")],
+    out: Annotated[Path, Argument(help="Folder to make.")],
     domain: Annotated[
-        str, typer.Option(help="An embedded domain: flowers, plankton, signs, ...")
+        str, Option(help="An embedded domain: flowers, plankton, signs, ...")
     ] = "flowers",
-    classes: Annotated[int, typer.Option(min=2, help="How many classes.")] = 5,
-    shot: Annotated[int, typer.Option(min=1, help="Examples of each class.")] = 5,
-    queries: Annotated[int, typer.Option(min=1, help="Images of each class to classify.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="Another seed, other images.")] = 0,
+    classes: Annotated[int, Option(min=2, help="How many classes.")] = 5,
+    shot: Annotated[int, Option(min=1, help="Examples of each class.")] = 5,
+    queries: Annotated[int, Option(min=1, help="Images of each class to classify.")] = 20,
+    seed: Annotated[int, Option(min=0, help="Another seed, other images.")] = 0,
 ) -> None:
     """Draw a folder to try things on: support/<class>/*.png and query/*.png, of mixed sizes.
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from polyshot.cli import options
 from polyshot.cli.options import names_in
@@ -13,55 +14,55 @@ data = typer.Typer(
     help="Turn images into packs; look at them, split them, draw episodes.", no_args_is_help=True
 )
 
-Packs = Annotated[Path, typer.Argument(help="A pack, or a folder of packs.")]
-OnePack = Annotated[Path, typer.Argument(help="A pack: a folder made by 'data import'.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace packs that exist.")]
-Workers = Annotated[int | None, typer.Option(min=1, help="Processes; all cores if not given.")]
+Packs = Annotated[Path, Argument(help="A pack, or a folder of packs.")]
+OnePack = Annotated[Path, Argument(help="A pack: a folder made by 'data import'.")]
+Overwrite = Annotated[bool, Option("--overwrite", help="Replace packs that exist.")]
+Workers = Annotated[int | None, Option(min=1, help="Processes; all cores if not given.")]
 
 
 @data.command("import")
 def data_import(
     path: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             help="An image folder (a folder for each class), a zip or tar of one, Parquet files, "
             "or the Visual Decathlon's root."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the packs, one folder a domain.")],
-    name: Annotated[str | None, typer.Option(help="The domain's name, if not the path's.")] = None,
-    size: Annotated[int, typer.Option(help="Side length in pixels.")] = 72,
-    only: Annotated[str, typer.Option(help="Of several domains import these: a,b,c.")] = "",
-    seed: Annotated[int, typer.Option(help="Seed of the random class split.")] = 0,
+    out: Annotated[Path, Option(help="Folder for the packs, one folder a domain.")],
+    name: Annotated[str | None, Option(help="The domain's name, if not the path's.")] = None,
+    size: Annotated[int, Option(help="Side length in pixels.")] = 72,
+    only: Annotated[str, Option(help="Of several domains import these: a,b,c.")] = "",
+    seed: Annotated[int, Option(help="Seed of the random class split.")] = 0,
     split: Annotated[
-        Path | None, typer.Option(help='Your own class split: JSON with "train", "val", "test".')
+        Path | None, Option(help='Your own class split: JSON with "train", "val", "test".')
     ] = None,
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Go on without unreadable images and empty classes.")
+        bool, Option("--skip-bad", help="Go on without unreadable images and empty classes.")
     ] = False,
     no_mirror: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--no-mirror",
             help="Mirrored images change class (letters, signs): never mirror in training.",
         ),
     ] = False,
     group_pattern: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Regular expression on an image's path whose parenthesis names its group, "
             r"for example '(clip\d+)_': support and query never share a group."
         ),
     ] = None,
     label_column: Annotated[
-        str | None, typer.Option(help="Parquet: the label column, if several.")
+        str | None, Option(help="Parquet: the label column, if several.")
     ] = None,
     keep_case: Annotated[
-        bool, typer.Option("--keep-case", help="'a' and 'A' are different classes.")
+        bool, Option("--keep-case", help="'a' and 'A' are different classes.")
     ] = False,
     overwrite: Overwrite = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave packs that exist, import the rest.")
+        bool, Option("--keep", help="Leave packs that exist, import the rest.")
     ] = False,
     workers: Workers = None,
 ) -> None:
@@ -101,11 +102,11 @@ def data_import(
 
 @data.command("toy")
 def data_toy(
-    out: Annotated[Path, typer.Option(help="Folder for the packs.")],
-    only: Annotated[str, typer.Option(help="Draw only these domains: a,b,c.")] = "",
-    size: Annotated[int, typer.Option(help="Side length in pixels.")] = 72,
-    per_class: Annotated[int, typer.Option(min=1, help="Images of each class.")] = 30,
-    seed: Annotated[int, typer.Option(help="Another seed, other images of the same classes.")] = 0,
+    out: Annotated[Path, Option(help="Folder for the packs.")],
+    only: Annotated[str, Option(help="Draw only these domains: a,b,c.")] = "",
+    size: Annotated[int, Option(help="Side length in pixels.")] = 72,
+    per_class: Annotated[int, Option(min=1, help="Images of each class.")] = 30,
+    seed: Annotated[int, Option(help="Another seed, other images of the same classes.")] = 0,
     overwrite: Overwrite = False,
     workers: Workers = None,
 ) -> None:
@@ -147,10 +148,10 @@ def data_list(folder: Packs) -> None:
 @data.command("sheet")
 def data_sheet(
     pack: OnePack,
-    picture: Annotated[Path, typer.Argument(help="Where to write it: out.png.")],
-    classes: Annotated[int, typer.Option(min=1, help="Classes at most.")] = 48,
-    examples: Annotated[int, typer.Option(min=1, help="Images of each class.")] = 8,
-    seed: Annotated[int, typer.Option(help="Another seed, other images.")] = 0,
+    picture: Annotated[Path, Argument(help="Where to write it: out.png.")],
+    classes: Annotated[int, Option(min=1, help="Classes at most.")] = 48,
+    examples: Annotated[int, Option(min=1, help="Images of each class.")] = 8,
+    seed: Annotated[int, Option(help="Another seed, other images.")] = 0,
 ) -> None:
     """Draw a contact sheet on which a person can check the labels."""
     from polyshot.data.pack import Pack
@@ -164,9 +165,9 @@ def data_sheet(
 def data_split(
     pack: OnePack,
     file: Annotated[
-        Path | None, typer.Option(help='Record your own split: JSON with "train", "val", "test".')
+        Path | None, Option(help='Record your own split: JSON with "train", "val", "test".')
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Record a new random split.")] = None,
+    seed: Annotated[int | None, Option(help="Record a new random split.")] = None,
 ) -> None:
     """Show a pack's class split, or record another one in it."""
     from polyshot.cli.display import show_table
@@ -193,19 +194,19 @@ def data_split(
 @data.command("episodes")
 def data_episodes(
     pack: OnePack,
-    way: options.Way = 5,
-    shot: options.Shot = 5,
-    queries: options.Queries = 10,
-    count: Annotated[int, typer.Option("--episodes", min=1, help="How many.")] = 600,
-    part: options.Part = "test",
+    way: Annotated[int, Option(help="Classes in an episode.")] = 5,
+    shot: Annotated[int, Option(help="Support images of each class.")] = 5,
+    queries: Annotated[int, Option(help="Query images of each class.")] = 10,
+    count: Annotated[int, Option("--episodes", min=1, help="How many.")] = 600,
+    part: Annotated[str, Option(help="train, val, test or all classes.")] = "test",
     seed: options.EpisodeSeed = 0,
     variable: Annotated[
-        bool, typer.Option("--variable", help="Meta-Dataset's variable ways and shots.")
+        bool, Option("--variable", help="Meta-Dataset's variable ways and shots.")
     ] = False,
     share_groups: options.ShareGroups = False,
     drop_small: options.DropSmall = False,
-    out: Annotated[Path | None, typer.Option(help="Save the indices: out.npz.")] = None,
-    picture: Annotated[Path | None, typer.Option(help="Draw the first episode: out.png.")] = None,
+    out: Annotated[Path | None, Option(help="Save the indices: out.npz.")] = None,
+    picture: Annotated[Path | None, Option(help="Draw the first episode: out.png.")] = None,
 ) -> None:
     """Draw episodes: the same seed gives the same ones, for every method, on every machine."""
     from polyshot.data.episodes import EpisodeSampler

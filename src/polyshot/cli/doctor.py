@@ -45,7 +45,7 @@ def examine() -> list[Check]:
         Check("Python", "ok" if sys.version_info >= (3, 11) else "bad", platform.python_version()),
         Check("polyshot", "ok", __version__),
     ]
-    if _is_installed("polyshot"):
+    if _version("polyshot") is not None:
         checks += [*_dependencies(), *_extras()]
     else:
         checks.append(Check("install", "note", "run from source, not installed: pip install -e ."))
@@ -62,9 +62,8 @@ def _dependencies() -> list[Check]:
     for requirement in _requirements():
         if requirement.marker is not None:  # belongs to an extra
             continue
-        try:
-            version = metadata.version(requirement.name)
-        except metadata.PackageNotFoundError:
+        version = _version(requirement.name)
+        if version is None:
             fix = f"missing: pip install '{requirement.name}{requirement.specifier}'"
             checks.append(Check(requirement.name, "bad", fix))
             continue
@@ -83,21 +82,20 @@ def _extras() -> list[Check]:
             for need in _requirements()
             if need.marker and need.marker.evaluate({"extra": extra}) and need.name != "polyshot"
         ]
-        missing = [need.name for need in needs if not _is_installed(need.name)]
+        versions = {need.name: _version(need.name) for need in needs}
+        missing = [name for name, version in versions.items() if version is None]
+        found = ", ".join(f"{name} {version}" for name, version in versions.items())
         if missing:
             found = f"missing {', '.join(missing)}: pip install 'polyshot[{extra}]'"
-        else:
-            found = ", ".join(f"{need.name} {metadata.version(need.name)}" for need in needs)
         checks.append(Check(f"[{extra}]", "note" if missing else "ok", found))
     return checks
 
 
-def _is_installed(name: str) -> bool:
+def _version(name: str) -> str | None:
     try:
-        metadata.version(name)
+        return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return False
-    return True
+        return None
 
 
 def _hardware() -> list[Check]:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from polyshot.cli import options
 from polyshot.cli.options import names_in
@@ -12,60 +13,52 @@ from polyshot.cli.options import names_in
 def evaluate(
     images: Annotated[
         Path,
-        typer.Argument(
-            help="Packs, or labelled images: a folder for each class, a zip, Parquet files."
-        ),
+        Argument(help="Packs, or labelled images: a folder for each class, a zip, Parquet files."),
     ],
     pool: options.PoolName = "default",
-    targets: Annotated[str, typer.Option(help="Domains to test on: a,b,c; all if not given.")] = "",
+    targets: Annotated[str, Option(help="Domains to test on: a,b,c; all if not given.")] = "",
     shape: Annotated[
         str,
-        typer.Option(
+        Option(
             help="fixed: each episode has the ways, shots and queries below. meta-dataset: each "
             "has ways of its own, 5 to 50, and uneven shots, up to 500 support images."
         ),
     ] = "fixed",
     way: Annotated[
-        int | None, typer.Option(help="Classes in an episode: 5, of images as they allow.")
+        int | None, Option(help="Classes in an episode: 5, of images as they allow.")
     ] = None,
-    shot: Annotated[
-        int | None, typer.Option(help="Support images of each class: 5, likewise.")
-    ] = None,
-    queries: Annotated[
-        int | None, typer.Option(help="Query images of each class: 10, likewise.")
-    ] = None,
-    episodes: Annotated[int, typer.Option(min=2, help="Episodes of each target.")] = 600,
+    shot: Annotated[int | None, Option(help="Support images of each class: 5, likewise.")] = None,
+    queries: Annotated[int | None, Option(help="Query images of each class: 10, likewise.")] = None,
+    episodes: Annotated[int, Option(min=2, help="Episodes of each target.")] = 600,
     methods: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Rules to compare, base among them always; if not given, of packs "
             "base,auto,select,average, of images all that work on embeddings."
         ),
     ] = "",
     adapt: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Also with these adaptations: head,pa,tsa; if not given, of packs none, of "
             "images head. Without a GPU tsa takes about 0.6 seconds an example in every episode."
         ),
     ] = None,
     part: Annotated[
-        str | None,
-        typer.Option(help="train, val, test or all classes of packs; test if not given."),
+        str | None, Option(help="train, val, test or all classes of packs; test if not given.")
     ] = None,
     seed: options.EpisodeSeed = 0,
     share_groups: options.ShareGroups = False,
     drop_small: options.DropSmall = False,
-    out: Annotated[Path | None, typer.Option(help="Append results, one JSON line each.")] = None,
+    out: Annotated[Path | None, Option(help="Append results, one JSON line each.")] = None,
     page: Annotated[
-        Path | None, typer.Option(help="Write a page to look at; of images polyshot-<name>.html.")
+        Path | None, Option(help="Write a page to look at; of images polyshot-<name>.html.")
     ] = None,
     confusion: Annotated[
-        Path | None, typer.Option(help="Folder for a picture of each target's confusions.")
+        Path | None, Option(help="Folder for a picture of each target's confusions.")
     ] = None,
     cache: Annotated[
-        Path | None,
-        typer.Option(help="Keep embeddings here, so that the next evaluation is instant."),
+        Path | None, Option(help="Keep embeddings here, so that the next evaluation is instant.")
     ] = None,
     views: options.ViewsName = None,
     device: options.Device = None,

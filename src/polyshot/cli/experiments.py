@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from polyshot.cli.options import Device, Preset, names_in
 from polyshot.errors import PolyshotError
@@ -18,18 +19,15 @@ if TYPE_CHECKING:
 
 Data = Annotated[
     Path | None,
-    typer.Option(
-        help="A folder of packs; without one, some embedded domains are drawn into OUT/packs."
-    ),
+    Option(help="A folder of packs; without one, some embedded domains are drawn into OUT/packs."),
 ]
-Out = Annotated[Path, typer.Option(help="The grid's folder; what is there is not done again.")]
+Out = Annotated[Path, Option(help="The grid's folder; what is there is not done again.")]
 Sources = Annotated[
-    str,
-    typer.Option(help="Domains to train on: a,b,c; all that have training classes if not given."),
+    str, Option(help="Domains to train on: a,b,c; all that have training classes if not given.")
 ]
 Options = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--set",
         help="Override an option of the preset (base.steps=100) or of a method "
         "(protonet.learning_rate=0.001).",
@@ -53,7 +51,7 @@ def reproduce(
     context: typer.Context,
     names: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             help="Experiments: seen, unseen, sources-2, sources-4, sources-6, contributions, "
             "parameters, added, one-source."
         ),
@@ -61,45 +59,42 @@ def reproduce(
     data: Data = None,
     preset: Preset = "strong",
     out: Out = Path("grid"),
-    methods: Annotated[str, typer.Option(help="Methods: a,b,c; all if not given.")] = "",
+    methods: Annotated[str, Option(help="Methods: a,b,c; all if not given.")] = "",
     targets: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Domains to test on: a,b,c; all if not given. Of 'added': domains to add, each "
             "tested on all."
         ),
     ] = "",
     sources: Sources = "",
     seeds: Annotated[
-        int,
-        typer.Option(help="Trainings of everything, seeds 0, 1, ...; --set seed=1 starts at 1."),
+        int, Option(help="Trainings of everything, seeds 0, 1, ...; --set seed=1 starts at 1.")
     ] = 1,
     episodes: Annotated[
-        int | None, typer.Option(help="Episodes of each cell; 100 with tiny, else 600.")
+        int | None, Option(help="Episodes of each cell; 100 with tiny, else 600.")
     ] = None,
     slow_episodes: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="Episodes where whole networks are learned on support sets; 5 with tiny, else "
             "as many as of the others."
         ),
     ] = None,
-    shots: Annotated[str, typer.Option(help="Support images of each class.")] = "5,1",
-    no_adapt: Annotated[
-        bool, typer.Option("--no-adapt", help="Leave further adaptation out.")
-    ] = False,
+    shots: Annotated[str, Option(help="Support images of each class.")] = "5,1",
+    no_adapt: Annotated[bool, Option("--no-adapt", help="Leave further adaptation out.")] = False,
     beyond: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--beyond", help="Also methods and adaptations that the paper does not have: auto, tsa."
         ),
     ] = False,
     adaptations: Annotated[
-        str, typer.Option(help="Only these adaptations: none,head,pa,tsa,steps-100.")
+        str, Option(help="Only these adaptations: none,head,pa,tsa,steps-100.")
     ] = "",
     part: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Classes of the targets to measure on: test, or val to make choices on; domains "
             "without such classes are left out."
         ),
@@ -108,11 +103,9 @@ def reproduce(
     device: Device = None,
     processes: Annotated[
         int | None,
-        typer.Option(
-            help="Processes that share the work: one a core on a CPU, 4 at most; 1 on a GPU."
-        ),
+        Option(help="Processes that share the work: one a core on a CPU, 4 at most; 1 on a GPU."),
     ] = None,
-    helper: Annotated[str, typer.Option(hidden=True)] = "",
+    helper: Annotated[str, Option(hidden=True)] = "",
 ) -> None:
     """Repeat the paper's tables and figures: run what is missing, and nothing twice.
 
@@ -188,7 +181,7 @@ def reproduce(
 def tune(
     context: typer.Context,
     names: Annotated[
-        list[str] | None, typer.Argument(help="Methods; all that have a grid if not given.")
+        list[str] | None, Argument(help="Methods; all that have a grid if not given.")
     ] = None,
     data: Data = None,
     preset: Preset = "strong",
@@ -225,11 +218,9 @@ def tune(
 
 
 def report(
-    folder: Annotated[
-        Path, typer.Argument(help="A folder made by 'reproduce', or a file of results.")
-    ],
+    folder: Annotated[Path, Argument(help="A folder made by 'reproduce', or a file of results.")],
     out: Annotated[
-        Path | None, typer.Option(help="Where the report goes; FOLDER/report if not given.")
+        Path | None, Option(help="Where the report goes; FOLDER/report if not given.")
     ] = None,
 ) -> None:
     """Write the report of the experiments: a page to look at, tables as Markdown and LaTeX.

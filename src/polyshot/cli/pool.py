@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from polyshot.cli.options import Device
 from polyshot.pool.default import NAME
@@ -12,29 +13,27 @@ pools = typer.Typer(help="Let pools grow: add, remove, list, merge.", no_args_is
 
 PoolPath = Annotated[
     str,
-    typer.Argument(
+    Argument(
         help="A pool: a folder made by 'train', or 'default', the one that ships.",
         show_default=False,
     ),
 ]
 Out = Annotated[
-    Path | None,
-    typer.Option(help="Write the new pool here; without it, in place ('default' needs it)."),
+    Path | None, Option(help="Write the new pool here; without it, in place ('default' needs it).")
 ]
 NoSelector = Annotated[
-    bool,
-    typer.Option("--no-selector", help="Go without a selector, where it cannot be trained anew."),
+    bool, Option("--no-selector", help="Go without a selector, where it cannot be trained anew.")
 ]
 
 
 @pools.command()
 def add(
     pool: PoolPath,
-    pack: Annotated[Path, typer.Argument(help="The new domain's pack.")],
+    pack: Annotated[Path, Argument(help="The new domain's pack.")],
     out: Out = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--set", help="Override an option of the pool's training: --set modulator.steps=500."
         ),
     ] = None,
@@ -70,7 +69,7 @@ def add(
 @pools.command()
 def remove(
     pool: PoolPath,
-    domain: Annotated[str, typer.Argument(help="Its name, see 'pool list'.")],
+    domain: Annotated[str, Argument(help="Its name, see 'pool list'.")],
     out: Out = None,
 ) -> None:
     """Remove a domain's members and all that the pool keeps of its tasks; nothing is trained.
@@ -113,7 +112,7 @@ def list_(pool: PoolPath = NAME) -> None:
 def merge(
     one: PoolPath,
     other: PoolPath,
-    out: Annotated[Path, typer.Option(help="Folder of the new pool.")],
+    out: Annotated[Path, Option(help="Folder of the new pool.")],
     no_selector: NoSelector = False,
 ) -> None:
     """Join two pools over one base; the selector is trained anew, in seconds.

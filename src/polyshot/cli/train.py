@@ -4,39 +4,36 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from polyshot.cli.options import Device, Preset, names_in
 
-Packs = Annotated[Path, typer.Argument(help="A folder of packs.")]
+Packs = Annotated[Path, Argument(help="A folder of packs.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Override an option of the preset: --set base.steps=100."),
+    Option("--set", help="Override an option of the preset: --set base.steps=100."),
 ]
 
 
 def train(
     packs: Packs,
-    out: Annotated[Path, typer.Option(help="Run folder; the pool is in it when all is done.")],
-    sources: Annotated[
-        str, typer.Option(help="Domains to train on: a,b,c; all if not given.")
-    ] = "",
+    out: Annotated[Path, Option(help="Run folder; the pool is in it when all is done.")],
+    sources: Annotated[str, Option(help="Domains to train on: a,b,c; all if not given.")] = "",
     preset: Preset = "strong",
-    step: Annotated[str, typer.Option(help="base, modulators, selector, or all.")] = "all",
-    seed: Annotated[int, typer.Option(help="Another seed, another training.")] = 0,
+    step: Annotated[str, Option(help="base, modulators, selector, or all.")] = "all",
+    seed: Annotated[int, Option(help="Another seed, another training.")] = 0,
     settings: Settings = None,
     start: Annotated[
         Path | None,
-        typer.Option(help="Start the base from torchvision's ResNet-18 weights (safetensors)."),
+        Option(help="Start the base from torchvision's ResNet-18 weights (safetensors)."),
     ] = None,
     members_per_source: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Members of each source, one for each cluster of its classes: a number, or auto."
         ),
     ] = "",
-    joint: Annotated[
-        bool, typer.Option("--joint", help="Train base and modulators together.")
-    ] = False,
+    joint: Annotated[bool, Option("--joint", help="Train base and modulators together.")] = False,
     device: Device = None,
 ) -> None:
     """Train a pool in three steps: base, a modulator for each source, selector.
@@ -68,7 +65,7 @@ def train(
 
 def info(
     pool: Annotated[
-        str | None, typer.Argument(help="A pool, or 'default'; without one, the paper's sizes.")
+        str | None, Argument(help="A pool, or 'default'; without one, the paper's sizes.")
     ] = None,
 ) -> None:
     """Show what a pool holds: members, parameters, how it was trained; or the paper's sizes."""
@@ -93,15 +90,14 @@ def info(
 
 def card(
     pool: Annotated[
-        str, typer.Argument(help="A pool: a folder made by 'train', or the one that ships.")
+        str, Argument(help="A pool: a folder made by 'train', or the one that ships.")
     ] = "default",
-    out: Annotated[Path | None, typer.Option(help="Markdown file; printed if not given.")] = None,
+    out: Annotated[Path | None, Option(help="Markdown file; printed if not given.")] = None,
     results: Annotated[
-        list[Path] | None,
-        typer.Option(help="Results of 'evaluate' or 'reproduce'; may be repeated."),
+        list[Path] | None, Option(help="Results of 'evaluate' or 'reproduce'; may be repeated.")
     ] = None,
     packs: Annotated[
-        Path | None, typer.Option(help="The sources' packs, to describe the data by.")
+        Path | None, Option(help="The sources' packs, to describe the data by.")
     ] = None,
 ) -> None:
     """Write a pool's card: data and its licence, recipe, accuracy, limits, how to remake it.
@@ -131,8 +127,8 @@ def card(
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("demo"),
-    episodes: Annotated[int, typer.Option(min=2, help="Episodes of each target.")] = 600,
+    out: Annotated[Path, Option(help="Folder for everything the demo makes.")] = Path("demo"),
+    episodes: Annotated[int, Option(min=2, help="Episodes of each target.")] = 600,
     settings: Settings = None,
 ) -> None:
     """Train a tiny pool on six embedded domains and test it on these and on two unseen ones.

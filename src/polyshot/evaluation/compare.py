@@ -72,9 +72,8 @@ class Row:
 
 def label(result: Result) -> str:
     """Name a method with its adaptation: ``select + head``."""
-    return (
-        result.method if result.adaptation == "none" else f"{result.method} + {result.adaptation}"
-    )
+    further = "" if result.adaptation == "none" else f" + {result.adaptation}"
+    return result.method + further
 
 
 def group(results: Iterable[Result], key: Callable[[Result], Key]) -> dict[Key, list[Result]]:
@@ -124,14 +123,13 @@ def check_pair(one: Result, other: Result) -> None:
 
 def accuracy(results: Mapping[Place, Result], trainings: Trainings = "averaged") -> Interval:
     """Average accuracies over targets, each counting the same."""
-    every = _clusters(results, trainings).values()
-    return combined([_accuracy([results[place] for place in places]) for places in every])
-
-
-def _accuracy(runs: Sequence[Result]) -> Interval:
-    if len(runs) == 1:  # as it was measured; episodes' accuracies are kept rounded
-        return runs[0].mean, runs[0].half_width
-    return interval(_mean_episodes(runs))
+    every = []
+    for places in _clusters(results, trainings).values():
+        first, *more = (results[place] for place in places)
+        # Alone, as it was measured: episodes' accuracies are kept rounded.
+        alone = (first.mean, first.half_width)
+        every.append(interval(_mean_episodes([first, *more])) if more else alone)
+    return combined(every)
 
 
 def difference(

@@ -161,7 +161,10 @@ _HINTS: Mapping[str, Any] = get_type_hints(Result)
 
 def _files(folder: Path) -> Iterable[Path]:
     for path in sorted(folder.rglob("*")):
-        if path.suffix == ".jsonl" or (path.suffix == ".parquet" and _holds_results(path)):
+        if path.suffix == ".parquet":
+            if {"method", "per_episode"} <= set(_read(path, schema=True).names):
+                yield path
+        elif path.suffix == ".jsonl":
             yield path
 
 
@@ -183,13 +186,10 @@ def _from_parquet(path: Path) -> list[Result]:
     table = _read(path)
     names = [name for name in table.column_names if name != "per_episode"]
     try:
-        lists = table["per_episode"].combine_chunks()
-        values = (lists.flatten().to_numpy(zero_copy_only=False) / STEPS).tolist()
-        ends = lists.value_lengths().to_numpy(zero_copy_only=False).cumsum().tolist()
         columns = {name: table[name].to_pylist() for name in names}
         columns["settings"] = [json.loads(text) for text in columns["settings"]]
-        starts = [0, *ends][:-1]
-        columns["per_episode"] = [values[a:b] for a, b in zip(starts, ends, strict=True)]
+        counts = (row.values.to_numpy() for row in table["per_episode"])
+        columns["per_episode"] = [(own / STEPS).tolist() for own in counts]
         rows = zip(*columns.values(), strict=True)
         return [Result(**dict(zip(columns, row, strict=True))) for row in rows]
     except (KeyError, ValueError, TypeError, AttributeError) as error:
@@ -216,10 +216,6 @@ def _arrow_type(pa: Any, hint: Any) -> Any:
     return {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}.get(
         hint, pa.string()
     )
-
-
-def _holds_results(path: Path) -> bool:
-    return {"method", "per_episode"} <= set(_read(path, schema=True).names)
 
 
 def _read(path: Path, schema: bool = False) -> Any:

@@ -21,6 +21,7 @@ from polyshot.experiments.report.tables import classes_in_words, method_order, s
 from polyshot.models.backbone import parameter_count
 from polyshot.models.views import VIEWS
 from polyshot.pool.pool import Pool
+from polyshot.training.edit import listing
 from polyshot.util import __version__
 
 
@@ -144,16 +145,10 @@ def _changed(plain: Mapping[str, Any]) -> list[str]:
 
 def pool_sizes(pool: Pool) -> list[tuple[str, int, str, str, str]]:
     """List a pool's members with parameters, strength, scale, and accuracy by validation."""
-    steps = pool.about.get("steps", {})
     rows = []
-    for i, member in enumerate(pool.members):
+    for i, (member, strength, scale, validation, *_) in enumerate(listing(pool)):
         module = pool.modulators[member] if i else pool.base
-        strength = f"{pool.strengths[member]:g}" if i else ""
-        reached = steps.get(f"modulator:{member}" if i else "base", {}).get("validation")
-        validation = "" if reached is None else f"{100 * reached:.1f}"
-        rows.append(
-            (member, parameter_count(module), strength, f"{pool.scales[i]:.3g}", validation)
-        )
+        rows.append((member, parameter_count(module), strength, scale, validation))
     if pool.selector is not None:
         rows.append(("(selector)", parameter_count(pool.selector), "", "", ""))
     return rows

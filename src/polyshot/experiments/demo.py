@@ -132,4 +132,3 @@ def _raw_pixels(pack: Pack, baseline: Result) -> Result:
         per_episode=[round(value, 4) for value in accuracies],
         calibration_error=None,  # distances of pixels are no probabilities
     )
-

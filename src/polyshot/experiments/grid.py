@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
@@ -213,8 +215,8 @@ class Contributions:
     """Of an episode."""
     members: Mapping[str, list[str]]
     """Method -> its members."""
-    correct: Mapping[str, list[list[int]]]
-    """Method -> one list an episode, one number a member."""
+    correct: Mapping[str, NDArray[np.int64]]
+    """Method -> ``[E, M]``, for each episode one number a member."""
     train_seed: int | None = None
 
     @property
@@ -226,15 +228,14 @@ class Contributions:
 
     def ends(self) -> tuple[int, int]:
         """Return the fewest and the most right predictions of all methods; never the same."""
-        every = [n for episodes in self.correct.values() for episode in episodes for n in episode]
-        return min(every), max(*every, min(every) + 1)
+        every = np.concatenate([counts.ravel() for counts in self.correct.values()])
+        return int(every.min()), int(max(every.max(), every.min() + 1))
 
-    def wins(self, method: str) -> dict[str, int]:
-        """Count the episodes in which each member was the best, or one of the best."""
-        return {
-            member: sum(episode[i] == max(episode) for episode in self.correct[method])
-            for i, member in enumerate(self.members[method])
-        }
+    def best(self, method: str) -> NDArray[np.bool_]:
+        """Tell in which episodes each member was the best, or one of the best: ``[E, M]``."""
+        counts = self.correct[method]
+        best: NDArray[np.bool_] = counts == counts.max(1, keepdims=True)
+        return best
 
 
 @dataclass
@@ -394,11 +395,12 @@ def _contributions(about: Mapping[str, Any]) -> Contributions:
     queries = int(about["queries"])
     members, correct = {}, {}
     for method, own in about["methods"].items():
-        members[method], correct[method] = list(map(str, own["members"])), own["correct"]
+        members[method] = list(map(str, own["members"]))
         if not own["correct"]:
             raise ValueError(f"{method} has no episodes")
         for episode in own["correct"]:
             _check_row(episode, members[method], queries)
+        correct[method] = np.array(own["correct"])
     place = about["protocol"], about["preset"], about["target"]
     return Contributions(*place, queries, members, correct, about.get("train_seed"))
 

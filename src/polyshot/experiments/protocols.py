@@ -80,10 +80,6 @@ class Protocol:
         return override(config, own)
 
 
-def _seen(sources: Sequence[Pack], _: Sequence[Pack]) -> list[Trial]:
-    return [Trial(tuple(sources), tuple(sources))]
-
-
 def _unseen(sources: Sequence[Pack], others: Sequence[Pack]) -> list[Trial]:
     if len(sources) < 2:
         raise PolyshotError(
@@ -133,10 +129,6 @@ def _by_size(sources: Sequence[Pack]) -> list[Pack]:
     return sorted(sources, key=lambda pack: -len(pack.domain.labels))
 
 
-def _all(sources: Sequence[Pack], others: Sequence[Pack]) -> list[Trial]:
-    return [Trial(tuple(sources), (*sources, *others))]
-
-
 PROTOCOLS: dict[str, Protocol] = {
     protocol.name: protocol
     for protocol in (
@@ -144,7 +136,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "seen",
             "trained on all sources, tested on new classes of each",
             "figure and table 'On seen domains'",
-            _seen,
+            lambda sources, _: [Trial(tuple(sources), tuple(sources))],
         ),
         Protocol(
             "unseen",
@@ -165,7 +157,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "contributions",
             "right predictions of each member of simple-avg and average, 40 episodes of 50 queries",
             "figure 'Contributions of individual models'",
-            _all,
+            lambda sources, others: [Trial(tuple(sources), (*sources, *others))],
             kind="contributions",
         ),
         Protocol(

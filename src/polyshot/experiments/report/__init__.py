@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from polyshot.experiments.grid import Contributions, Grid, read_grid
+from polyshot.experiments.protocols import PROTOCOLS
 from polyshot.experiments.report import figures, summary
 from polyshot.experiments.report.growth import growth_tables
 from polyshot.experiments.report.pages import HeatMap, render, write_file
@@ -18,7 +19,7 @@ from polyshot.experiments.report.tables import (
     classes_in_words,
     listed,
     on_added_domains,
-    protocol_order,
+    place_in,
 )
 
 TITLE = "Polyshot: report of the experiments"
@@ -116,7 +117,7 @@ def _heat_maps(grid: Grid) -> list[HeatMap]:
                 name += " (again)"
             rows[name] = dict(zip(found.members, shares, strict=True))
     maps = []
-    for key in sorted(groups, key=lambda key: (*key[:2], protocol_order(key[2]), key[3])):
+    for key in sorted(groups, key=lambda key: (*key[:2], place_in(PROTOCOLS, key[2]), key[3])):
         rows = groups[key]
         members = list(dict.fromkeys(member for row in rows.values() for member in row))
         known = {name: [row.get(member) for member in members] for name, row in rows.items()}

@@ -174,7 +174,7 @@ def contribution_chart(about: Contributions, method: str, label: str) -> Markup:
     All methods of the same target share one scale of colours, so that they can be compared.
     """
     least, most = about.ends()
-    members, episodes = about.members[method], about.correct[method]
+    members, episodes, best = about.members[method], about.correct[method], about.best(method)
     names = [_shortened(member, 16) for member in members]
     side, left = 16.0, LETTER * max(map(len, names)) + 10
     whole = (left + side * len(episodes), side * len(members))
@@ -185,7 +185,7 @@ def contribution_chart(about: Contributions, method: str, label: str) -> Markup:
             squares.append(Rectangle((j, i), 0.94, 0.94))
             backs.append(back)
             tips.append(f"{member}, episode {j + 1}: {episode[i]} of {about.queries}")
-            if episode[i] == max(episode):
+            if best[j, i]:
                 dots.append(Ellipse((j + 0.47, i + 0.47), 0.38, 0.38))
                 inks.append(ink)
     with _settings():

@@ -9,17 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from polyshot.evaluation.compare import (
-    BASELINE,
-    Interval,
-    accuracy,
-    by_place,
-    combined_if_all,
-    difference,
-    group,
-    may_pair,
-)
+from polyshot.evaluation import compare
+from polyshot.evaluation.compare import Interval
 from polyshot.evaluation.results import Result
+from polyshot.experiments.protocols import PARTS
 from polyshot.experiments.report.pages import UNKNOWN, percent, points
 from polyshot.experiments.report.tables import (
     TextTable,
@@ -27,7 +20,7 @@ from polyshot.experiments.report.tables import (
     listed,
     method_order,
     old_sources,
-    part_order,
+    place_in,
     shape_in_words,
 )
 
@@ -113,8 +106,8 @@ class Addition:
         before = plain(self.method, self.old)
         start = plain(self.method, tuple(sorted((*self.old, self.added))))
         base, was, became, possible = (
-            accuracy(runs) if runs else None
-            for runs in (plain(BASELINE, self.old), before, self.own, start)
+            compare.accuracy(runs) if runs else None
+            for runs in (plain(compare.BASELINE, self.old), before, self.own, start)
         )
         return Change(
             *(base, was, became, possible),
@@ -128,9 +121,9 @@ class Addition:
 def growth_tables(results: Iterable[Result]) -> list[TextTable]:
     """Sum up what additions did: presets, test classes first, many shots first."""
     plain = [r for r in results if r.adaptation == "none"]
-    places = group(plain, lambda r: (r.preset, r.part, r.way, r.shot))
+    places = compare.group(plain, lambda r: (r.preset, r.part, r.way, r.shot))
     tables = []
-    for place in sorted(places, key=lambda p: (p[0], part_order(p[1]), -p[3], p[2])):
+    for place in sorted(places, key=lambda p: (p[0], place_in(PARTS, p[1]), -p[3], p[2])):
         own = places[place]
         title = listed(place[0], classes_in_words(place[1]), shape_in_words(own))
         tables += _tables(additions(own), title)
@@ -139,8 +132,8 @@ def growth_tables(results: Iterable[Result]) -> list[TextTable]:
 
 def additions(results: Iterable[Result]) -> list[Addition]:
     """List what was added; of the methods to show, where any of these was measured."""
-    pools = group(results, lambda r: (r.method, old_sources(r), r.added))
-    runs = {pool: by_place(own) for pool, own in pools.items()}
+    pools = compare.group(results, lambda r: (r.method, old_sources(r), r.added))
+    runs = {pool: compare.by_place(own) for pool, own in pools.items()}
     found = [Addition(*pool, runs) for pool in pools if pool[2]]
     shown = [each for each in found if each.method in SHOWN] or found
     return sorted(shown, key=lambda each: (each.added, each.old, method_order(each.method)))
@@ -148,21 +141,19 @@ def additions(results: Iterable[Result]) -> list[Addition]:
 
 def _tables(found: Sequence[Addition], title: str) -> list[TextTable]:
     """Make the summary, and for each method the change on every domain."""
-    changes = [each.change() for each in found]
-    rows = [
-        _row(each.added, each.method, change, each.own.values())
-        for each, change in zip(found, changes, strict=True)
-    ]
+    pairs = [(each, each.change()) for each in found]
+    rows = [_row(each.added, each.method, change, each.own.values()) for each, change in pairs]
     tables = [TextTable(f"A domain added later: {title}", HEAD, rows, NOTE)]
     for method in dict.fromkeys(each.method for each in found):
-        own = [i for i, each in enumerate(found) if each.method == method]
+        own = [(each, change) for each, change in pairs if each.method == method]
         if len(own) > 1:
             # What is known of every addition, each counting the same.
-            mean = Change(*map(combined_if_all, zip(*(changes[i] for i in own), strict=True)))
-            every = [run for i in own for run in found[i].own.values()]
+            known = zip(*(change for _, change in own), strict=True)
+            mean = Change(*map(compare.combined_if_all, known))
+            every = [run for each, _ in own for run in each.own.values()]
             rows.append(_row("average", method, mean, every))
-        targets = sorted({target for i in own for target in found[i].targets})
-        lines = [[found[i].added, *(points(found[i].gap([t])) for t in targets)] for i in own]
+        targets = sorted({target for each, _ in own for target in each.targets})
+        lines = [[each.added, *(points(each.gap([t])) for t in targets)] for each, _ in own]
         head = ("added", *targets)
         tables.append(TextTable(f"{method}, change on every domain: {title}", head, lines, CHANGES))
     return [table for table in tables if table.rows]
@@ -201,5 +192,5 @@ def _on(runs: Runs, targets: Sequence[str]) -> Runs:
 def _difference(one: Runs, other: Runs) -> Interval | None:
     """Pair results on the same episodes; others, as of a pack that was drawn anew, have no pair."""
     shared = [place for place in one if place in other]
-    same = all(may_pair(one[place], other[place]) for place in shared)
-    return difference(one, other) if same else None
+    same = all(compare.may_pair(one[place], other[place]) for place in shared)
+    return compare.difference(one, other) if same else None

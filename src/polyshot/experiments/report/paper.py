@@ -22,7 +22,6 @@ from polyshot.models.modulators import Modulator
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.selector import Selector
 
-PERCENT = 100
 PAPER_SHAPE = "5-way 5-shot"
 """Of the paper's printed tables."""
 PAPER_SOURCES = 8
@@ -59,7 +58,7 @@ def paper_tables() -> tuple[PaperTable, ...]:
     """Return all tables of accuracies."""
 
     def line(methods: list[str], percents: list[float]) -> dict[str, float]:
-        return {m: p / PERCENT for m, p in zip(methods, percents, strict=True)}
+        return {m: p / 100 for m, p in zip(methods, percents, strict=True)}
 
     return tuple(
         PaperTable(

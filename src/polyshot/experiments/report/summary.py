@@ -4,6 +4,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from polyshot.errors import join_names
 from polyshot.evaluation.compare import BASELINE, Interval, group, label
 from polyshot.evaluation.results import Result
@@ -246,31 +248,22 @@ def settings_table(results: Iterable[Result]) -> TextTable:
 
 def member_table(about: Contributions, method: str) -> TextTable:
     """Average each member's right predictions, and count the episodes in which it was best."""
-    correct, wins = about.correct[method], about.wins(method)
-    rows = [
-        (
-            member,
-            f"{statistics.fmean(episode[i] for episode in correct):.1f}",
-            f"{wins[member]} of {len(correct)}",
-        )
-        for i, member in enumerate(about.members[method])
-    ]
+    correct, wins = about.correct[method], about.best(method).sum(0)
+    each = zip(about.members[method], correct.mean(0), wins, strict=True)
+    rows = [(member, f"{mean:.1f}", f"{count} of {len(correct)}") for member, mean, count in each]
     head = ("member", f"right of {about.queries}, mean", "best of its episode")
     return TextTable(f"{method}: members on {about.title}", head, rows)
 
 
 def leaders(about: Contributions, method: str) -> str:
     """Say whether few members lead in most episodes, as the paper finds of simple averaging."""
-    correct, members, wins = about.correct[method], about.members[method], about.wins(method)
-    first = sorted(wins, key=lambda member: -wins[member])[:2]
-    places = [members.index(member) for member in first]
-    covered = sum(any(episode[i] == max(episode) for i in places) for episode in correct)
-    mean = sum(map(sum, correct)) / (len(correct) * len(members))
+    correct, members, best = about.correct[method], about.members[method], about.best(method)
+    first = np.argsort(-best.sum(0), kind="stable")[:2]
     return (
-        f"A member is right on {mean:.1f} of {about.queries} queries on average. "
-        f"{' or '.join(first)} is best, or one of the best, in {covered} of {len(correct)} "
-        f"episodes; {sum(count > 0 for count in wins.values())} of {len(members)} members are best "
-        "at least once."
+        f"A member is right on {correct.mean():.1f} of {about.queries} queries on average. "
+        f"{' or '.join(members[i] for i in first)} is best, or one of the best, in "
+        f"{best[:, first].any(1).sum()} of {len(correct)} episodes; {best.any(0).sum()} of "
+        f"{len(members)} members are best at least once."
     )
 
 
@@ -289,17 +282,15 @@ def run_facts(grid: Grid) -> dict[str, str]:
         "failures": str(len(grid.failures)),
         "device": _joined(r.device for r in results),
     }
-    for name in FACTS:
-        value = grid.environment.get(name)
-        if isinstance(value, str) and value:
-            facts[name] = value
+    noted = {name: grid.environment.get(name) for name in FACTS}
+    facts |= {name: value for name, value in noted.items() if isinstance(value, str) and value}
     return {name: value for name, value in facts.items() if value}
 
 
 def data_table(grid: Grid) -> TextTable:
     """List each target's data and episodes."""
     noted = grid.environment.get("packs")
-    hashes: dict[str, Any] = dict(noted) if isinstance(noted, dict) else {}
+    hashes: dict[str, Any] = noted if isinstance(noted, dict) else {}
     found = group(grid.results, lambda r: (r.target, r.part))
     for name in set(hashes) - {target for target, _ in found}:
         found[name, ""] = []
@@ -311,16 +302,9 @@ def data_table(grid: Grid) -> TextTable:
         noted_hash = str(hashes.get(target, ""))
         if noted_hash and noted_hash not in used:
             shown.append(f"{noted_hash[:HASH_SHOWN]} (noted, but not what was measured)")
-        rows.append(
-            (
-                target,
-                join_names(shown, 20),
-                part,
-                _joined(r.seed for r in own),
-                _joined(r.episodes for r in own),
-                "yes" if any(r.group_disjoint for r in own) else "no",
-            )
-        )
+        seeds, episodes = _joined(r.seed for r in own), _joined(r.episodes for r in own)
+        apart = "yes" if any(r.group_disjoint for r in own) else "no"
+        rows.append((target, join_names(shown, 20), part, seeds, episodes, apart))
     head = ("target", "data hash", "classes", "episode seed", "episodes", "groups kept apart")
     return TextTable("Data and episodes", head, rows, words=True)
 

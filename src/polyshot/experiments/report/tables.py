@@ -6,19 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from polyshot.data.shapes import VariableShape
-from polyshot.evaluation.compare import (
-    BASELINE,
-    Cell,
-    Interval,
-    Row,
-    averages,
-    by_place,
-    check_pair,
-    difference,
-    group,
-    label,
-    rows,
-)
+from polyshot.evaluation import compare
+from polyshot.evaluation.compare import BASELINE, Cell, Interval, Row, label
 from polyshot.evaluation.results import Result
 from polyshot.experiments.protocols import ADDED, PARTS, PROTOCOLS
 from polyshot.experiments.report.pages import render
@@ -65,24 +54,16 @@ class TextTable:
 # --- order
 
 
-def _place_in(known: Sequence[str], name: str) -> tuple[int, str]:
-    return known.index(name) if name in known else len(known), name
-
-
-def protocol_order(protocol: str) -> tuple[int, str]:
-    """Sort protocols: the paper's first, in its order."""
-    return _place_in(list(PROTOCOLS), protocol)
-
-
-def part_order(part: str) -> tuple[int, str]:
-    """Sort parts of classes: test classes first."""
-    return _place_in(list(PARTS), part)
+def place_in(known: Iterable[str], name: str) -> tuple[int, str]:
+    """Sort names as `PROTOCOLS`, `PARTS` or `METHODS` have them; others follow."""
+    names = list(known)
+    return names.index(name) if name in names else len(names), name
 
 
 def method_order(column: str) -> tuple[int, str, str]:
     """Sort columns: known methods first, a method before its adapted form."""
     method, _, adaptation = column.partition(" + ")
-    return *_place_in(METHODS, method), adaptation
+    return *place_in(METHODS, method), adaptation
 
 
 def ranking(cells: Mapping[str, Cell]) -> list[str]:
@@ -109,12 +90,12 @@ class AccuracyTable:
     def columns(self) -> dict[str, dict[tuple[str, int | None], Result]]:
         """Method, or ``method + adaptation`` -> target and training seed -> result."""
         ordered = sorted(self.results, key=lambda r: method_order(label(r)))
-        return {name: by_place(own) for name, own in group(ordered, label).items()}
+        return {name: compare.by_place(own) for name, own in compare.group(ordered, label).items()}
 
     @cached_property
     def rows(self) -> list[Row]:
         """One a target."""
-        found = rows(self._shown)
+        found = compare.rows(self._shown)
         return [
             replace(row, best=self._best(row, [row.target]))
             for row in sorted(found, key=lambda row: row.target)
@@ -125,7 +106,7 @@ class AccuracyTable:
         """Seen and unseen targets, where there is more than one."""
         return {
             seen: replace(row, best=self._best(row, self.targets(seen)))
-            for seen, row in averages(self.rows).items()
+            for seen, row in compare.averages(self.rows).items()
         }
 
     @property
@@ -168,7 +149,7 @@ class AccuracyTable:
         wanted = {place: result for place, result in column.items() if place[0] in targets}
         if {target for target, _ in wanted} != set(targets):
             return None
-        return difference(wanted, self.columns.get(other, {}))
+        return compare.difference(wanted, self.columns.get(other, {}))
 
     def episodes(self) -> str:
         """Say how many episodes were measured, ``600`` or ``200 to 600``."""
@@ -188,7 +169,7 @@ class AccuracyTable:
         """Return each column's standard deviation, between seeds, of the average over targets."""
         spread = {}
         for method, column in self.columns.items():
-            trainings = group(column.values(), lambda r: r.train_seed).values()
+            trainings = compare.group(column.values(), lambda r: r.train_seed).values()
             whole = [own for own in trainings if len(own) == len(self.rows)]
             if len(whole) > 1:
                 means = [statistics.fmean(r.mean for r in own) for own in whole]
@@ -215,7 +196,7 @@ def accuracy_tables(results: Iterable[Result]) -> list[AccuracyTable]:
     for key, block in blocks(results):
         first: dict[str, Result] = {}
         for result in block:
-            check_pair(first.setdefault(result.target, result), result)
+            compare.check_pair(first.setdefault(result.target, result), result)
         plain = [r for r in block if r.adaptation == "none"]
         # The baseline, and methods without a further adaptation, stand in both tables.
         always = [r for r in plain if r.method in (*one_form, BASELINE)]
@@ -231,11 +212,13 @@ def blocks(
     results: Iterable[Result],
 ) -> list[tuple[tuple[str, str, str, int], list[Result]]]:
     """Group results by preset, part of the classes, protocol and shot, and put these in order."""
-    found = group(results, lambda r: (r.preset, r.part, r.protocol, r.shot))
-    order = sorted(
-        found, key=lambda key: (key[0], part_order(key[1]), protocol_order(key[2]), -key[3])
-    )
-    return [(key, found[key]) for key in order]
+    found = compare.group(results, lambda r: (r.preset, r.part, r.protocol, r.shot))
+
+    def order(key: tuple[str, str, str, int]) -> tuple[object, ...]:
+        preset, part, protocol, shot = key
+        return preset, place_in(PARTS, part), place_in(PROTOCOLS, protocol), -shot
+
+    return [(key, found[key]) for key in sorted(found, key=order)]
 
 
 def on_added_domains(results: Iterable[Result]) -> list[Result]:
