@@ -203,8 +203,8 @@ def test_parts_without_content_are_left_out(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(PolyshotError, match="cannot be written"):
-        ResultsPage("t", [], []).write(tmp_path / "file" / "page.html")
+        ResultsPage("t", []).write(tmp_path / "file" / "page.html")
     (tmp_path / "folder").mkdir()
     with pytest.raises(PolyshotError, match="cannot be written"):
-        ResultsPage("t", [], []).write(tmp_path / "folder")
+        ResultsPage("t", []).write(tmp_path / "folder")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]

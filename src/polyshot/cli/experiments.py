@@ -153,17 +153,8 @@ def reproduce(
     with progress("images", whole=run.BAR) as report:
         trained, others = _packs(data, names_in(sources), GridFolder(out), config, report)
         with helped(1 if own else together, shlex.split(command)[1:]) as helpers:
-            done = run.reproduce(
-                request,
-                trained,
-                others,
-                config,
-                out,
-                device=where,
-                report=own.report if own else report,
-                command="" if own else command,
-                offset=own.offset if own else 0.0,
-            )
+            how = (own.report, "", own.offset) if own else (report, command, 0.0)
+            done = run.reproduce(request, trained, others, config, out, where, *how)
             gone = lost(helpers)
     typer.echo(str(done))
     if gone:

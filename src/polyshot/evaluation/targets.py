@@ -23,13 +23,8 @@ from polyshot.util.files import digest
 from polyshot.util.progress import Progress
 
 Shape = EpisodeShape | VariableShape
-
-
-@dataclass(frozen=True, eq=False)
-class _Row:
-    sampler: EpisodeSampler
-    drawn: Episodes
-    groups: list[tuple[Tensor, Tasks]]
+Groups = list[tuple[Tensor, Tasks]]
+"""Episodes as tasks of one way each: their numbers ``[k]``, and these."""
 
 
 @dataclass(eq=False)
@@ -57,10 +52,10 @@ class Target:
         if self.episodes < 2:
             raise PolyshotError(f"{self.episodes} episodes give no interval: ask for at least 2.")
         self._refused: dict[Shape, PolyshotError] = {}
-        samplers = {}
+        self._samplers: dict[Shape, EpisodeSampler] = {}
         for shape in self.shapes:
             try:
-                samplers[shape] = EpisodeSampler(
+                self._samplers[shape] = EpisodeSampler(
                     self.pack.domain,
                     shape,
                     part=self.part,
@@ -70,25 +65,24 @@ class Target:
                 )
             except PolyshotError as error:
                 self._refused[shape] = error
-        self._rows: dict[Shape, _Row] = {}
         if len(self.shapes) == 1 and self._refused:
             raise self._refused[self.shapes[0]]
-        if samplers:
-            self._load(samplers)
+        self._groups = self._load() if self._samplers else {}
 
     def tasks(self, shape: EpisodeShape, count: int | None = None) -> Tasks:
         """Return the first `count` episodes of a fixed shape, all by default."""
-        ((_, tasks),) = self._row(shape).groups
-        return tasks.part(slice(0, count))
+        ((_, tasks),) = self.groups(shape, count)
+        return tasks
 
-    def groups(self, shape: Shape, count: int | None = None) -> list[tuple[Tensor, Tasks]]:
-        """Return the first episodes as tasks of one way each: their numbers ``[k]``, and these.
+    def groups(self, shape: Shape, count: int | None = None) -> Groups:
+        """Return the first episodes, all by default.
 
         Where shots or queries are uneven, tasks have a mask, and -1 as the label of no query.
         """
+        self.sampler(shape)  # refuses what cannot be
         wanted = self.episodes if count is None else count
         found = []
-        for rows, tasks in self._row(shape).groups:
+        for rows, tasks in self._groups[shape]:
             few = int((rows < wanted).sum())  # they stand in order
             if few:
                 found.append((rows[:few], tasks.part(slice(0, few))))
@@ -108,33 +102,27 @@ class Target:
 
     def sampler(self, shape: Shape) -> EpisodeSampler:
         """Return what drew the episodes."""
-        return self._row(shape).sampler
+        if shape in self._refused:
+            raise self._refused[shape]
+        return self._samplers[shape]
 
     def fingerprint(self, shape: Shape, count: int | None = None) -> str:
         """Hash the first `count` episodes: results with the same one may be paired."""
-        if isinstance(shape, VariableShape):  # drawn alone, they are padded to the widest of them
-            return self._row(shape).sampler(0, count or self.episodes).fingerprint()
-        drawn = vars(self._row(shape).drawn).values()
-        return Episodes(*(tensor[:count] for tensor in drawn)).fingerprint()
-
-    def _row(self, shape: Shape) -> _Row:
-        if shape in self._refused:
-            raise self._refused[shape]
-        return self._rows[shape]
+        return self.sampler(shape)(0, count or self.episodes).fingerprint()
 
     @cached_property
     def _images(self) -> Images:
         return Images([self.pack], self.part, self.device)
 
-    def _load(self, samplers: dict[Shape, EpisodeSampler]) -> None:
-        drawn = {shape: sampler(0, self.episodes) for shape, sampler in samplers.items()}
+    def _load(self) -> dict[Shape, Groups]:
+        drawn = {shape: sampler(0, self.episodes) for shape, sampler in self._samplers.items()}
         flat = [ids.flatten() for row in drawn.values() for ids in (row.support, row.query)]
         used = torch.unique(torch.cat(flat))
         used = used[used >= 0]
         if self.cache is not None:
             # All images of the classes, so that other seeds and shapes find them in the cache;
             # unless the episodes touch only a small share of a large target.
-            classes = sorted({i for sampler in samplers.values() for i in sampler.class_ids})
+            classes = sorted({i for sampler in self._samplers.values() for i in sampler.class_ids})
             every = np.flatnonzero(np.isin(self.pack.domain.labels, classes))
             if len(every) <= 2 * len(used):
                 used = torch.from_numpy(every)
@@ -155,13 +143,9 @@ class Target:
             cache=self.cache,
             content=digest(self.pack.hash, used.numpy().astype("<i8").tobytes()),
         )
-        for shape, row in drawn.items():
-            groups = self._grouped(row, position_of, table)
-            self._rows[shape] = _Row(samplers[shape], row, groups)
+        return {shape: self._grouped(row, position_of, table) for shape, row in drawn.items()}
 
-    def _grouped(
-        self, drawn: Episodes, position_of: Tensor, table: Table
-    ) -> list[tuple[Tensor, Tasks]]:
+    def _grouped(self, drawn: Episodes, position_of: Tensor, table: Table) -> Groups:
         """Part episodes by their way; -1 pads ways, shots and queries where these vary."""
         ways = (drawn.classes >= 0).sum(1)  # the ways that an episode has come first
         groups = []

@@ -6,8 +6,6 @@ The card says what a pool was made of, how well it does, where it fails, how to 
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib import resources
 from statistics import fmean
 from typing import Any
 
@@ -16,6 +14,7 @@ from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.compare import group, label
 from polyshot.evaluation.results import Result
+from polyshot.experiments.protocols import shipped
 from polyshot.experiments.report.pages import render
 from polyshot.experiments.report.tables import classes_in_words, method_order, shape_in_words
 from polyshot.models.backbone import parameter_count
@@ -25,11 +24,9 @@ from polyshot.training.edit import listing
 from polyshot.util import __version__
 
 
-@cache
 def _research_data() -> dict[str, str]:
-    """Read ``card.json``: what the public datasets are that Polyshot's pools are trained on."""
-    text = resources.files("polyshot.experiments").joinpath("card.json").read_text("utf-8")
-    return dict(json.loads(text)["research_data"])
+    """Say what the public datasets are that Polyshot's pools are trained on."""
+    return dict(shipped("card.json")["research_data"])
 
 
 def card(pool: Pool, results: Sequence[Result] = (), packs: Sequence[Pack] = ()) -> str:

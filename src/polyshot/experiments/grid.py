@@ -115,30 +115,23 @@ class GridFolder:
         """Forget a failure."""
         self._failure(name).unlink(missing_ok=True)
 
-    def add_shares(
-        self,
-        job: str,
-        protocol: str,
-        about: Mapping[str, Any],
-        target: str,
-        shares: Sequence[float],
-    ) -> None:
+    def add_shares(self, job: str, about: Mapping[str, Any], target: str, row: list[float]) -> None:
         """Note how often each member was selected on a target, beside the targets before."""
-        file = self._shares(job, protocol)
-        before = read_json(file) if file.exists() else {"targets": [], "shares": []}
-        rows = dict(zip(before["targets"], before["shares"], strict=True))
-        rows[target] = [round(share, 4) for share in shares]
+        _, rows = self._noted_shares(job, about["protocol"])
+        rows[target] = row
         table = {"targets": list(rows), "shares": list(rows.values())}
-        write_json(file, {**about, "protocol": protocol, **table})
+        write_json(self._shares(job, about["protocol"]), {**about, **table})
 
     def copy_shares(self, job: str, old: str, new: str, target: str) -> None:
         """Give a protocol what another has noted of a target, if that is anything."""
-        if not self._shares(job, old).exists():
-            return
-        about = read_json(self._shares(job, old))
-        rows = dict(zip(about.pop("targets"), about.pop("shares"), strict=True))
+        about, rows = self._noted_shares(job, old)
         if target in rows:
-            self.add_shares(job, new, about, target, rows[target])
+            self.add_shares(job, {**about, "protocol": new}, target, rows[target])
+
+    def _noted_shares(self, job: str, protocol: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        file = self._shares(job, protocol)
+        about = read_json(file) if file.exists() else {"targets": [], "shares": []}
+        return about, dict(zip(about.pop("targets"), about.pop("shares"), strict=True))
 
     def note(self, command: str, packs: Sequence[Pack], device: torch.device) -> None:
         """Note what is run: code, machine, data, and the command if it is a new one."""

@@ -332,7 +332,7 @@ class AccuracyJob(Job):
         selected = meter.fitted.selections(target.tasks(cell.shape, cell.episodes))
         if selected is None:
             return
-        about: dict[str, Any] = {
+        about = {
             "preset": self.plan.config.preset,
             "sources": self.plan.sources,
             "method": self.method.name,
@@ -340,9 +340,10 @@ class AccuracyJob(Job):
             "part": cell.part,
         }
         name, domain = self._shares_name(cell), cell.target.domain.name
+        row = [round(share, 4) for share in selected.mean(0).tolist()]
         for protocol in self.cells[cell]:
             if self._shows_shares(protocol, cell):
-                self.grid.add_shares(name, protocol, about, domain, selected.mean(0).tolist())
+                self.grid.add_shares(name, {**about, "protocol": protocol}, domain, row)
 
     def _shares_name(self, cell: Cell) -> str:
         return "-".join((self.lock, *cell.mark))

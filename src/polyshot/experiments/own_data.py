@@ -227,19 +227,18 @@ def write_evaluation(
     pool_name: str,
 ) -> None:
     """Write the page about a pool, called as the user did; `base` is among the methods."""
-    domains = [target.pack.domain for target in targets]
+    packs = [target.pack for target in targets]
+    domains = [pack.domain for pack in packs]
     fixed = [target.shape for target in targets if isinstance(target.shape, EpisodeShape)]
     ways = {shape.way for shape in fixed}  # none where they vary
+    shapes = {str(target.shape) for target in targets}
     episodes = max(result.episodes for result in results)
     used = {result.method for result in results} | {f"+ {r.adaptation}" for r in results}
     known = {name: one.about for name, one in RULES.items()} | ADAPTATIONS
     ResultsPage(
         f"Polyshot on {', '.join(domain.name for domain in domains)}",
         rows(results),
-        sheets={
-            target.pack.domain.name: contact_sheet(target.pack, classes=12, examples=6)
-            for target in targets
-        },
+        sheets={pack.domain.name: contact_sheet(pack, classes=12, examples=6) for pack in packs},
         remarks=[remark for target in targets for remark in target.remarks],
         calibration=calibration_table(results),
         chance=1 / ways.pop() if len(ways) == 1 else None,
@@ -251,10 +250,4 @@ def write_evaluation(
             "tasks": f"{episodes:,}",
         },
         legend={name: about for name, about in known.items() if name in used},
-    ).write(
-        path,
-        "evaluation.html",
-        pool_name=pool_name,
-        episodes=episodes,
-        shapes={str(target.shape) for target in targets},
-    )
+    ).write(path, "evaluation.html", pool_name=pool_name, episodes=episodes, shapes=shapes)

@@ -229,10 +229,15 @@ def shapes_of(shots: Sequence[str]) -> list[EpisodeShape]:
 
 
 @cache
-def tuned() -> Mapping[str, Any]:
-    """Read the outcome of tuning that Polyshot brings along: preset -> method -> entry."""
-    text = resources.files("polyshot.experiments").joinpath("tuned.json").read_text("utf-8")
+def shipped(file: str) -> dict[str, Any]:
+    """Read a JSON file that Polyshot brings along."""
+    text = resources.files("polyshot.experiments").joinpath(file).read_text("utf-8")
     return dict(json.loads(text))
+
+
+def tuned() -> Mapping[str, Any]:
+    """Return the outcome of tuning that Polyshot brings along: preset -> method -> entry."""
+    return shipped("tuned.json")
 
 
 def settings_of(method: Method, preset: str, overrides: Overrides) -> dict[str, float]:

@@ -5,16 +5,14 @@ results with further adaptation and with one shot are bar charts without numbers
 """
 
 import itertools
-import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any, NamedTuple
 
 from polyshot.evaluation.compare import Interval, combined_if_all
-from polyshot.experiments.protocols import PROTOCOLS
+from polyshot.experiments.protocols import PROTOCOLS, shipped
 from polyshot.experiments.report.pages import is_clear, percent
 from polyshot.experiments.report.tables import AccuracyTable, TextTable
 from polyshot.models.backbone import parameter_count, sites_of
@@ -27,11 +25,9 @@ PAPER_SHAPE = "5-way 5-shot"
 PAPER_SOURCES = 8
 
 
-@cache
 def numbers() -> dict[str, Any]:
     """Read the file: accuracies, datasets, parameters, claims, and how our data differ."""
-    text = resources.files("polyshot.experiments").joinpath("paper.json").read_text("utf-8")
-    return dict(json.loads(text))
+    return shipped("paper.json")
 
 
 def data_differs() -> dict[str, str]:
