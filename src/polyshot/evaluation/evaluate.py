@@ -9,6 +9,7 @@ from functools import partial
 from typing import NamedTuple, TypedDict, Unpack
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from polyshot.data.pack import Pack
@@ -95,19 +96,16 @@ def measure(
 
 def _joined(parts: Sequence[tuple[Tensor, Measured]]) -> Measured:
     """Put parts together in the order of the episodes, padded to the most queries."""
-    count = sum(len(rows) for rows, _ in parts)
+    order = torch.cat([rows for rows, _ in parts]).argsort()
     most = max(part.there.shape[-1] for _, part in parts)
-    rules = len(parts[0][1].right)
-    right = torch.zeros(rules, count, most, dtype=torch.bool)
-    sure, there = torch.zeros(rules, count, most), torch.zeros(count, most, dtype=torch.bool)
-    diverged = torch.zeros(rules, count, dtype=torch.bool)
-    for rows, part in parts:
-        queries = part.there.shape[-1]
-        right[:, rows, :queries] = part.right
-        sure[:, rows, :queries] = part.sure.to(sure.dtype)
-        there[rows, :queries] = part.there
-        diverged[:, rows] = part.diverged
-    return Measured(right, sure, there, diverged)
+
+    def join(tensors: Sequence[Tensor]) -> Tensor:
+        padded = [F.pad(tensor, (0, most - tensor.shape[-1])) for tensor in tensors]
+        return torch.cat(padded, -2)[..., order, :]
+
+    right, sure, there, diverged = zip(*(part for _, part in parts), strict=True)
+    lost = torch.cat(diverged, -1)[:, order]
+    return Measured(join(right), join(sure).to(torch.get_default_dtype()), join(there), lost)
 
 
 def episodes_at_once(images: int, dim: int, device: torch.device, factor: int = 1) -> int:

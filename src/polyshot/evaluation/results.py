@@ -209,13 +209,10 @@ def _counts(result: Result) -> list[int]:
 
 def _arrow_type(pa: Any, hint: Any) -> Any:
     """Return the type of a column for the type of a field."""
-    if isinstance(hint, types.UnionType):
-        hint = next(kind for kind in get_args(hint) if kind is not type(None))
-    if hint == list[str]:
-        return pa.list_(pa.string())
-    return {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}.get(
-        hint, pa.string()
-    )
+    kinds = {bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
+    kinds[list[str]] = pa.list_(pa.string())
+    plain, *_ = get_args(hint) if isinstance(hint, types.UnionType) else [hint]  # less None
+    return kinds.get(plain, pa.string())
 
 
 def _read(path: Path, schema: bool = False) -> Any:

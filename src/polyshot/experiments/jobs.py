@@ -101,18 +101,13 @@ class Request:
 
     def cells(self, method: Method, targets: Sequence[Pack]) -> list[Cell]:
         """List the cells of a method on some targets."""
+        counts = dict.fromkeys(self.adaptations_of(method), self.episodes)
+        counts |= {each: min(self._slow, self.episodes) for each in counts if each in method.slow}
         return [
-            Cell(
-                target,
-                shape,
-                adaptation,
-                min(self._slow, self.episodes) if adaptation in method.slow else self.episodes,
-                EPISODE_SEED,
-                self.part,
-            )
+            Cell(target, shape, adaptation, count, EPISODE_SEED, self.part)
             for target in targets
             for shape in self.shapes
-            for adaptation in self.adaptations_of(method)
+            for adaptation, count in counts.items()
         ]
 
     def check(self, sources: Sequence[Pack], others: Sequence[Pack], config: Config) -> None:

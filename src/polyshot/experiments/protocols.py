@@ -80,27 +80,24 @@ class Protocol:
         return override(config, own)
 
 
-def _unseen(sources: Sequence[Pack], others: Sequence[Pack]) -> list[Trial]:
+def _without_each(sources: Sequence[Pack], why: str) -> list[tuple[Pack, tuple[Pack, ...]]]:
+    """Leave each source out in turn: which, and the rest."""
     if len(sources) < 2:
-        raise PolyshotError(
-            "'unseen' leaves one source out and trains on the rest: it needs at least two sources."
-        )
-    trials = [
-        Trial(tuple(pack for pack in sources if pack is not left_out), (left_out,))
-        for left_out in sources
-    ]
+        raise PolyshotError(f"{why}: it needs at least two sources.")
+    return [(one, tuple(pack for pack in sources if pack is not one)) for one in sources]
+
+
+def _unseen(sources: Sequence[Pack], others: Sequence[Pack]) -> list[Trial]:
+    each = _without_each(sources, "'unseen' leaves one source out and trains on the rest")
+    trials = [Trial(rest, (left_out,)) for left_out, rest in each]
     return [*trials, Trial(tuple(sources), tuple(others))] if others else trials
 
 
 def _added(sources: Sequence[Pack], others: Sequence[Pack]) -> list[Trial]:
     """Pools without each source in turn, tested on everything before it is added and after."""
-    if len(sources) < 2:
-        raise PolyshotError(
-            "'added' trains without one source and adds it later: it needs at least two sources."
-        )
     trials = []
-    for new in sources:
-        old = tuple(pack for pack in sources if pack is not new)
+    why = "'added' trains without one source and adds it later"
+    for new, old in _without_each(sources, why):
         trials += [Trial(old, (new, *old, *others), new, grown) for grown in (False, True)]
     return trials
 

@@ -17,7 +17,7 @@ from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError, join_names
 from polyshot.evaluation.meter import answer
 from polyshot.experiments.grid import GridFolder
-from polyshot.methods.method import Fitted, Method, Settings, find_methods
+from polyshot.methods.method import Method, Settings, find_methods
 from polyshot.tasks import Tasks
 from polyshot.training.training_run import TrainingRun
 from polyshot.util.files import write_json
@@ -80,7 +80,9 @@ def tune(
                 fitted = method.fit(world, settings)
                 few = SLOW_EPISODES if "none" in method.slow else None
                 own = [each.part(slice(0, few)) for each in tasks]
-                value = _validation(fitted, own, config.model.dim)
+                measured = [answer(fitted, each, "none", config.model.dim) for each in own]
+                means = torch.stack([each.accuracies.mean() for each in measured])
+                value = round(float(means.mean()), 5)
                 outcome.add(method, settings, value)
         values.append(value)
     if report:
@@ -97,12 +99,6 @@ def points(method: Method) -> list[dict[str, float]]:
     """List the settings that a method's grid stands for."""
     values = itertools.product(*method.grid.values())
     return [{**method.settings, **dict(zip(method.grid, each, strict=True))} for each in values]
-
-
-def _validation(fitted: Fitted, tasks: Sequence[Tasks], dim: int) -> float:
-    """Average the accuracy over the sources."""
-    each = torch.stack([answer(fitted, own, "none", dim).accuracies.mean() for own in tasks])
-    return round(float(each.mean()), 5)
 
 
 class _Outcome:

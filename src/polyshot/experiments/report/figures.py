@@ -216,7 +216,9 @@ def curve_chart(curve: Curve) -> Markup:
             bottom = height - 16 - panel - i * (panel + gap)
             figure.text(0, (bottom + panel + 4) / height, said)
             axes = figure.add_axes((0, bottom / height, 1, panel / height), frameon=False)
-            axes.set(xticks=[], yticks=[], xlim=curve.updates(), ylim=_ends(values))
+            room = 0.5 if min(values) == max(values) else 0
+            ends = (min(values) - room, max(values) + room)
+            axes.set(xticks=[], yticks=[], xlim=curve.updates(), ylim=ends)
             axes.axhline(axes.get_ylim()[0], color=LINE)
             axes.axhline(axes.get_ylim()[1], color=LINE)
             step = math.ceil(len(points) / MOST_POINTS)
@@ -224,11 +226,6 @@ def curve_chart(curve: Curve) -> Markup:
             xs, ys = [points[k][0] for k in kept], [values[k] for k in kept]
             axes.plot(xs, ys, color=colours[name], linewidth=1.6, clip_on=False)
         return _svg(figure, f"{curve.title}: curves of the training")
-
-
-def _ends(values: Sequence[float]) -> tuple[float, float]:
-    least, most = min(values), max(values)
-    return (least, most) if most > least else (least - 0.5, least + 0.5)
 
 
 def confusion_picture(counts: Tensor, pack: Pack, title: str) -> Image.Image:
