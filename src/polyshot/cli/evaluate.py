@@ -102,26 +102,18 @@ def evaluate(
             append_results(out, [])  # a file that cannot be written shows before any work
         for target in chosen:
             pack, name = target.pack, target.pack.domain.name
+            drawn = (target.shape, episodes, seed, target.part)
             how = evaluation.Drawing(
-                seed=seed,
-                part=target.part,
-                group_disjoint=apart,
-                drop_small=target.drop_small,
-                cache=kept,
-                report=report,
+                group_disjoint=apart, drop_small=target.drop_small, cache=kept, report=report
             )
-            found = evaluation.evaluate(
-                *(loaded, pack, rules, target.shape, episodes),
-                adapt=adaptations,
-                seen=pack.hash in sources,
-                **how,
-            )
+            seen = pack.hash in sources
+            found = evaluation.evaluate(loaded, pack, rules, *drawn, adaptations, seen, **how)
             results += found
             if out:
                 append_results(out, found)  # what comes after may be interrupted
             if confusion:
-                asked = (loaded, pack, rules[-1], target.shape, episodes)
-                counts = evaluation.confusion(*asked, **how)
+                how["report"] = None  # once is enough
+                counts = evaluation.confusion(loaded, pack, rules[-1], *drawn, **how)
                 picture = confusion_picture(counts, pack, f"{name}: {rules[-1]}, {target.shape}")
                 save_picture(picture, confusion / f"{name}.png")
         if page is None and not packed:

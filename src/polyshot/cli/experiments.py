@@ -2,20 +2,13 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
 from polyshot.cli.options import Device, Preset, names_in
 from polyshot.errors import PolyshotError
-
-if TYPE_CHECKING:
-    from polyshot.config import Config
-    from polyshot.data.pack import Pack
-    from polyshot.experiments.grid import GridFolder
-    from polyshot.util.progress import Progress
-
 
 Data = Annotated[
     Path | None,
@@ -116,22 +109,21 @@ def reproduce(
     """
     from polyshot.cli.display import progress, show_table
     from polyshot.engines.local import Helper, helped, lost, process_count
-    from polyshot.experiments import run
+    from polyshot.experiments import protocols, run
     from polyshot.experiments.grid import GridFolder
     from polyshot.experiments.jobs import Request
-    from polyshot.experiments.protocols import default_episodes, find_protocols, shapes_of
     from polyshot.experiments.report.paper import size_table
     from polyshot.util.device import best_device
 
-    wanted = find_protocols(names)
+    wanted = protocols.find_protocols(names)
     if any(protocol.kind == "parameters" for protocol in wanted):
         sizes = size_table()
         show_table(sizes.head, sizes.rows)
     measured = [protocol.name for protocol in wanted if protocol.kind != "parameters"]
     if not measured:
         return
-    config, overrides, chosen = _config(preset, settings or [])
-    usual, slow = default_episodes(preset)
+    config, overrides, chosen = protocols.configured(preset, settings or [])
+    usual, slow = protocols.default_episodes(preset)
     request = Request(
         measured,
         methods=names_in(methods),
@@ -139,7 +131,7 @@ def reproduce(
         seeds=seeds,
         episodes=usual if episodes is None else episodes,
         slow_episodes=slow if slow_episodes is None else slow_episodes,
-        shapes=shapes_of(names_in(shots)),
+        shapes=protocols.shapes_of(names_in(shots)),
         adapt=not no_adapt,
         beyond=beyond,
         adaptations=list(dict.fromkeys(names_in(adaptations))),
@@ -151,7 +143,7 @@ def reproduce(
     own = Helper.of(helper) if helper else None
     together, command = process_count(processes, where), _command(context)
     with progress("images", whole=run.BAR) as report:
-        trained, others = _packs(data, names_in(sources), GridFolder(out), config, report)
+        trained, others = GridFolder(out).packs(data, names_in(sources), config.size, report)
         with helped(1 if own else together, shlex.split(command)[1:]) as helpers:
             how = (own.report, "", own.offset) if own else (report, command, 0.0)
             done = run.reproduce(request, trained, others, config, out, where, *how)
@@ -190,14 +182,15 @@ def tune(
     from polyshot.cli.display import progress, show_table
     from polyshot.experiments import tune as tuning
     from polyshot.experiments.grid import GridFolder
+    from polyshot.experiments.protocols import configured
     from polyshot.util.device import best_device
 
-    config, overrides, _ = _config(preset, settings or [])
+    config, overrides, _ = configured(preset, settings or [])
     if overrides:
         raise PolyshotError("Tuning tries the declared settings of methods: leave theirs out.")
     where = best_device(device)
     with progress("images", whole=tuning.BAR) as report:
-        trained, _ = _packs(data, names_in(sources), GridFolder(out), config, report)
+        trained, _ = GridFolder(out).packs(data, names_in(sources), config.size, report)
         points = tuning.tune(names or [], trained, config, out, where, report, _command(context))
     rows = []
     for point in points:
@@ -223,33 +216,6 @@ def report(
     page, *tables = write_report(folder, out)
     typer.echo(f"wrote {' and '.join(map(str, tables))}")
     typer.echo(f"Look at {page}")
-
-
-def _config(
-    preset: str, options: list[str]
-) -> "tuple[Config, dict[str, dict[str, float]], list[str]]":
-    """Return the config, the settings of methods, and the options that went into the config."""
-    from polyshot.config import override
-    from polyshot.config import preset as look_up
-    from polyshot.experiments.protocols import split_options
-
-    overrides, others = split_options(options)
-    return override(look_up(preset), others), overrides, others
-
-
-def _packs(
-    data: Path | None, names: list[str], grid: "GridFolder", config: "Config", report: "Progress"
-) -> "tuple[list[Pack], list[Pack]]":
-    """Open the packs: those to train on, and the others."""
-    from polyshot.data.pack import open_packs
-    from polyshot.data.toy import keep_packs
-    from polyshot.experiments.protocols import EMBEDDED, part_sources
-
-    if data is not None:
-        return part_sources(open_packs(data), names)
-    with grid.lock("packs"):  # two processes draw them once
-        drawn = keep_packs(grid.path / "packs", sum(EMBEDDED, ()), config.size, report)
-    return part_sources(drawn, names or EMBEDDED[0])
 
 
 def _command(context: typer.Context) -> str:

@@ -158,20 +158,30 @@ def describe(
 
 
 class Drawing(TypedDict, total=False):
-    """Options of all that draws a target's episodes for a pool, see `evaluate`."""
+    """Options of all that draws a target's episodes for a pool."""
 
-    seed: int
-    part: str
     group_disjoint: bool
+    """Keep support and query from sharing a group, where the target has groups: True by default."""
     drop_small: bool
+    """Leave out classes too small for the shape, instead of refusing."""
     cache: EmbeddingCache | None
+    """Where embeddings are kept."""
     report: Progress | None
+    """Told of the embedding's progress."""
 
 
-def _target(pool: Pool, pack: Pack, shape: Shape, episodes: int, **how: Unpack[Drawing]) -> Target:
+def _target(
+    pool: Pool,
+    pack: Pack,
+    shape: Shape,
+    episodes: int,
+    seed: int = 0,
+    part: str = "test",
+    **how: Unpack[Drawing],
+) -> Target:
     """Draw the episodes of a pack, as a pool looks at images; refuses images of another size."""
     pool.check_pack(pack)
-    return Target(pack, pool.device, [shape], episodes, views=pool.views, **how)
+    return Target(pack, pool.device, [shape], episodes, seed, part, views=pool.views, **how)
 
 
 def evaluate(
@@ -183,11 +193,8 @@ def evaluate(
     seed: int = 0,
     part: str = "test",
     adapt: bool | Sequence[str] = False,
-    group_disjoint: bool = True,
-    cache: EmbeddingCache | None = None,
     seen: bool | None = None,
-    report: Progress | None = None,
-    drop_small: bool = False,
+    **how: Unpack[Drawing],
 ) -> list[Result]:
     """Measure methods on the first episodes of a target.
 
@@ -201,11 +208,8 @@ def evaluate(
         seed: another seed, other episodes.
         part: of the target's class split.
         adapt: also with these adaptations (``head``, ``pa``, ``tsa``); True is a learned head.
-        group_disjoint: keep support and query from sharing a group, where the target has groups.
-        cache: where embeddings are kept.
         seen: whether the target was a source; only written down.
-        report: told of the embedding's progress.
-        drop_small: leave out classes too small for the shape, instead of refusing.
+        **how: `group_disjoint`, `drop_small`, `cache` and `report`, see `Drawing`.
 
     Returns:
         One result a method, then one a method with each adaptation. Episodes on which learning
@@ -217,15 +221,7 @@ def evaluate(
     for name in wanted:
         check_adaptation(name)
     shape = shape or EpisodeShape()
-    how = Drawing(
-        seed=seed,
-        part=part,
-        group_disjoint=group_disjoint,
-        drop_small=drop_small,
-        cache=cache,
-        report=report,
-    )
-    target = _target(pool, pack, shape, episodes, **how)
+    target = _target(pool, pack, shape, episodes, seed, part, **how)
     results, pool_hash = [], pool.hash
     for adaptation in dict.fromkeys(["none", *wanted]):
         predict = partial(predict_tasks, pool, rules=rules, adaptation=adaptation)
@@ -243,6 +239,8 @@ def confusion(
     method: str,
     shape: Shape | None = None,
     episodes: int = 600,
+    seed: int = 0,
+    part: str = "test",
     adaptation: str = "none",
     **how: Unpack[Drawing],
 ) -> Tensor:
@@ -253,7 +251,7 @@ def confusion(
     """
     shape = shape or EpisodeShape()
     check_adaptation(adaptation)
-    target = _target(pool, pack, shape, episodes, **how)
+    target = _target(pool, pack, shape, episodes, seed, part, **how)
     count = len(pack.domain.class_names)
     result = torch.zeros(count * count, dtype=torch.int64)
 

@@ -20,14 +20,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyshot.data.pack import Pack
+from polyshot.data.pack import Pack, open_packs
 from polyshot.data.shapes import EpisodeShape
+from polyshot.data.toy import keep_packs
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result, read_results
-from polyshot.experiments.protocols import ADDED, PARTS
+from polyshot.experiments.protocols import ADDED, EMBEDDED, PARTS, part_sources
 from polyshot.training.folder import environment
 from polyshot.util import __version__
 from polyshot.util.files import locked, locked_if_free, read_json, write_json
+from polyshot.util.progress import Progress
 
 Read = TypeVar("Read")
 RESULTS = (".jsonl", ".parquet")
@@ -88,6 +90,16 @@ class GridFolder:
     def worlds(self) -> Path:
         """Where trainings are."""
         return self.path / "worlds"
+
+    def packs(
+        self, data: Path | None, names: Sequence[str], size: int, report: Progress | None = None
+    ) -> tuple[list[Pack], list[Pack]]:
+        """Open packs, or draw the embedded domains: those to train on, by name, and the others."""
+        if data is not None:
+            return part_sources(open_packs(data), names)
+        with self.lock("packs"):  # two processes draw them once
+            drawn = keep_packs(self.path / "packs", sum(EMBEDDED, ()), size, report)
+        return part_sources(drawn, names or EMBEDDED[0])
 
     def lock(self, name: str) -> AbstractContextManager[None]:
         """Hold a lock; waits for a process that has it."""

@@ -13,6 +13,7 @@ from importlib import resources
 from typing import Any, Literal
 
 from polyshot.config import Config, override
+from polyshot.config import preset as look_up
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, did_you_mean, join_names, unknown
@@ -258,6 +259,12 @@ def split_options(options: Sequence[str]) -> tuple[dict[str, dict[str, float]], 
         setting, value = _parsed(methods[name], rest, option)
         own.setdefault(name, {})[setting] = value
     return own, others
+
+
+def configured(preset: str, options: Sequence[str]) -> tuple[Config, Overrides, list[str]]:
+    """Return a preset with options, the settings of methods among these, and the others."""
+    overrides, others = split_options(options)
+    return override(look_up(preset), others), overrides, others
 
 
 def _parsed(method: Method, text: str, option: str) -> tuple[str, float]:

@@ -95,8 +95,7 @@ def from_world(jobs: Sequence[Job], offset: float) -> list[Job]:
     """Put the jobs of the first worlds last, so many that their share of all is `offset`."""
     worlds = list(dict.fromkeys(job.world for job in jobs))
     first = int(offset * len(worlds))
-    order = {world: i for i, world in enumerate(worlds[first:] + worlds[:first])}
-    return sorted(jobs, key=lambda job: order[job.world])
+    return sorted(jobs, key=lambda job: (worlds.index(job.world) - first) % len(worlds))
 
 
 class _Run:

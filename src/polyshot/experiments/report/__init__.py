@@ -9,18 +9,10 @@ from typing import Any
 
 from polyshot.experiments.grid import Contributions, Grid, read_grid
 from polyshot.experiments.protocols import PROTOCOLS
-from polyshot.experiments.report import figures, summary
+from polyshot.experiments.report import figures, summary, tables
 from polyshot.experiments.report.growth import growth_tables
 from polyshot.experiments.report.pages import HeatMap, render, write_file
 from polyshot.experiments.report.paper import numbers, paper_comparisons, size_table
-from polyshot.experiments.report.tables import (
-    AccuracyTable,
-    accuracy_tables,
-    classes_in_words,
-    listed,
-    on_added_domains,
-    place_in,
-)
 
 TITLE = "Polyshot: report of the experiments"
 
@@ -32,7 +24,7 @@ def write_report(folder: Path, out: Path | None = None) -> list[Path]:
     to ``report`` inside the folder, or beside the file, if that is not given.
     """
     grid = read_grid(folder)
-    accuracies = accuracy_tables(on_added_domains(grid.results))
+    accuracies = tables.accuracy_tables(tables.on_added_domains(grid.results))
     comparisons = paper_comparisons(accuracies)
     contributed = [(about, method) for about in grid.contributions for method in about.correct]
     every = {
@@ -67,7 +59,7 @@ def write_report(folder: Path, out: Path | None = None) -> list[Path]:
     return list(files)
 
 
-def _drawn(grid: Grid, accuracies: list[AccuracyTable]) -> dict[str, Any]:
+def _drawn(grid: Grid, accuracies: list[tables.AccuracyTable]) -> dict[str, Any]:
     """Draw the figures, and collect what else only the page shows."""
     presets: dict[str, list[dict[str, Any]]] = {}
     for table in accuracies:
@@ -109,7 +101,7 @@ def _heat_maps(grid: Grid) -> list[HeatMap]:
     """Make one a preset and protocol; pools of left-out targets lack one member each."""
     groups: dict[tuple[str, str, str, str], dict[str, dict[str, float]]] = {}
     for found in grid.shares:
-        key = (found.preset, classes_in_words(found.part), found.protocol, found.method)
+        key = (found.preset, tables.classes_in_words(found.part), found.protocol, found.method)
         rows = groups.setdefault(key, {})
         for target, shares in found.targets.items():
             name = target
@@ -117,9 +109,11 @@ def _heat_maps(grid: Grid) -> list[HeatMap]:
                 name += " (again)"
             rows[name] = dict(zip(found.members, shares, strict=True))
     maps = []
-    for key in sorted(groups, key=lambda key: (*key[:2], place_in(PROTOCOLS, key[2]), key[3])):
+    for key in sorted(
+        groups, key=lambda key: (*key[:2], tables.place_in(PROTOCOLS, key[2]), key[3])
+    ):
         rows = groups[key]
         members = list(dict.fromkeys(member for row in rows.values() for member in row))
         known = {name: [row.get(member) for member in members] for name, row in rows.items()}
-        maps.append(HeatMap(members, known, listed(*key)))
+        maps.append(HeatMap(members, known, tables.listed(*key)))
     return maps

@@ -24,16 +24,7 @@ from polyshot.data.pack import Pack
 from polyshot.evaluation.compare import Row
 from polyshot.evaluation.evaluate import class_accuracies
 from polyshot.experiments.grid import Contributions, Curve
-from polyshot.experiments.report.pages import (
-    BLUE,
-    BROWN,
-    INK,
-    LINE,
-    PAPER,
-    VARIABLES,
-    heat_colours,
-    percent,
-)
+from polyshot.experiments.report import pages
 from polyshot.experiments.report.tables import METHODS
 
 COLOURS = (
@@ -61,7 +52,7 @@ def _settings() -> Iterator[None]:
         "svg.fonttype": "none",
         "svg.hashsalt": "polyshot",
         "text.parse_math": False,
-        "text.color": INK,
+        "text.color": pages.INK,
         "font.size": 11,
         "lines.linewidth": 1,
     }
@@ -90,7 +81,7 @@ def _svg(figure: Figure, label: str, tips: Sequence[str] = ()) -> Markup:
     inside = re.sub(r' (id|clip-path|xml:space)="[^"]*"', "", inside)
     inside = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), inside)
     inside = re.sub(r"\s*\n\s*", "\n", inside)
-    for colour, variable in VARIABLES.items():
+    for colour, variable in pages.VARIABLES.items():
         inside = inside.replace(colour, f"var({variable})")
     width, height = (72 * side for side in figure.get_size_inches())
     return Markup(
@@ -120,7 +111,7 @@ def method_looks(methods: Sequence[str]) -> dict[str, tuple[str, str]]:
             colour = OTHERS[unknown.index(method) % len(OTHERS)]
         # With adaptation, 'base + head' stands next to the baseline.
         hollow = name.endswith("-channel") or (name == "base" and method != name)
-        looks[method] = (PAPER if hollow else colour), colour
+        looks[method] = (pages.PAPER if hollow else colour), colour
     return looks
 
 
@@ -148,7 +139,7 @@ def bar_chart(
             whiskers += [[(x, low), (x, high)], *([(x - 2, y), (x + 2, y)] for y in (low, high))]
             fills.append(looks[method][0])
             edges.append(looks[method][1])
-            tips.append(f"{row.target}, {method}: {percent(cell.accuracy)}")
+            tips.append(f"{row.target}, {method}: {pages.percent(cell.accuracy)}")
     with _settings():
         figure = _figure(*whole)
         axes = figure.add_axes(
@@ -157,14 +148,14 @@ def bar_chart(
         axes.set(xlim=(0, width), ylim=(0, 100))
         axes.set_axis_off()
         for share in range(0, 101, 20):
-            axes.axhline(share, color=LINE, zorder=0)
+            axes.axhline(share, color=pages.LINE, zorder=0)
             axes.text(-5, share, str(share), ha="right", va="center")
         for i, name in enumerate(names):
             axes.text((i + 0.5) * group, -5, name, ha="center", va="top")
         axes.add_collection(_patches(bars, facecolors=fills, edgecolors=edges, gid=TIPPED))
-        axes.add_collection(LineCollection(whiskers, colors=INK, linewidths=1))
+        axes.add_collection(LineCollection(whiskers, colors=pages.INK, linewidths=1))
         if chance:
-            axes.axhline(100 * chance, color=INK, dashes=(5, 4))
+            axes.axhline(100 * chance, color=pages.INK, dashes=(5, 4))
         return _svg(figure, label, tips)
 
 
@@ -181,7 +172,7 @@ def contribution_chart(about: Contributions, method: str, label: str) -> Markup:
     squares, dots, tips, backs, inks = [], [], [], [], []
     for i, member in enumerate(members):
         for j, episode in enumerate(episodes):
-            back, ink = heat_colours((episode[i] - least) / (most - least))
+            back, ink = pages.heat_colours((episode[i] - least) / (most - least))
             squares.append(Rectangle((j, i), 0.94, 0.94))
             backs.append(back)
             tips.append(f"{member}, episode {j + 1}: {episode[i]} of {about.queries}")
@@ -206,7 +197,7 @@ def curve_chart(curve: Curve) -> Markup:
     lines = {"validation": curve.validation, "loss": curve.loss}
     shown = {name: points for name, points in lines.items() if points}
     height = max(len(shown), 1) * (panel + gap)
-    colours = {"validation": BLUE, "loss": BROWN}
+    colours = {"validation": pages.BLUE, "loss": pages.BROWN}
     with _settings():
         figure = _figure(width, height)
         for i, (name, points) in enumerate(shown.items()):
@@ -219,8 +210,8 @@ def curve_chart(curve: Curve) -> Markup:
             room = 0.5 if min(values) == max(values) else 0
             ends = (min(values) - room, max(values) + room)
             axes.set(xticks=[], yticks=[], xlim=curve.updates(), ylim=ends)
-            axes.axhline(axes.get_ylim()[0], color=LINE)
-            axes.axhline(axes.get_ylim()[1], color=LINE)
+            axes.axhline(axes.get_ylim()[0], color=pages.LINE)
+            axes.axhline(axes.get_ylim()[1], color=pages.LINE)
             step = math.ceil(len(points) / MOST_POINTS)
             kept = [*range(0, len(points), step), len(points) - 1]
             xs, ys = [points[k][0] for k in kept], [values[k] for k in kept]
