@@ -106,9 +106,8 @@ class Meter:
         return f"modulators for {sources} {'source' if sources == 1 else 'sources'}: {count}"
 
     def _work(self, config: Config, shape: EpisodeShape, adaptation: str) -> int:
-        every, learning = (
-            count(shape, adaptation) for count in (self.fitted.passes, self.fitted.learning_passes)
-        )
+        every = self.fitted.passes(shape, adaptation)
+        learning = self.fitted.learning_passes(shape, adaptation)
         passes = (every - learning) * len(VIEWS[config.views]) + learning
         return round(passes * pass_cost(config.model, config.size))
 
@@ -116,10 +115,8 @@ class Meter:
         key = shape, adaptation
         if key not in self._seconds:
             count = min(target.episodes, TIMED[self.world.device.type])
-            passes = self.fitted.passes(shape, adaptation)
-            self._seconds[key] = _time_alone(
-                self.fitted, target.alone(shape, count), adaptation, passes
-            )
+            passes, alone = self.fitted.passes(shape, adaptation), target.alone(shape, count)
+            self._seconds[key] = _time_alone(self.fitted, alone, adaptation, passes)
         return self._seconds[key]
 
 

@@ -43,7 +43,6 @@ LEGEND = {
 class Demo:
     """What the demo leaves."""
 
-    pool: Pool
     results: list[Result]
     page: Path
     labelled: str
@@ -95,7 +94,7 @@ def run_demo(
     ).write(page, "demo.html", sources=SOURCES, unseen=UNSEEN, shape=config.shape)
     (out / "results.jsonl").unlink(missing_ok=True)
     append_results(out / "results.jsonl", results)
-    return Demo(pool, results, page, _label_example(out / "example", pool), seconds)
+    return Demo(results, page, _label_example(out / "example", pool), seconds)
 
 
 def _label_example(folder: Path, pool: Pool) -> str:

@@ -170,11 +170,9 @@ def _code() -> str:
     """Name the commit of the checkout that runs; the version where it is none."""
     here = Path(__file__).parent
 
-    def git(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", *arguments], cwd=here, capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
+    def git(*words: str) -> str:
+        quiet = subprocess.DEVNULL
+        return subprocess.check_output(["git", *words], cwd=here, stderr=quiet, text=True).strip()
 
     try:
         git("ls-files", "--error-unmatch", Path(__file__).name)  # not in somebody else's checkout

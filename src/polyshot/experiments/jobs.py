@@ -385,10 +385,7 @@ class ContributionJob(Job):
 
 
 def jobs_of(
-    request: Request,
-    trials: Sequence[tuple[Protocol, Trial]],
-    config: Config,
-    grid: GridFolder,
+    request: Request, trials: Sequence[tuple[Protocol, Trial]], config: Config, grid: GridFolder
 ) -> list[Job]:
     """List the jobs of some trials, world by world, methods in their order.
 

@@ -65,11 +65,11 @@ def summary(tables: Sequence[AccuracyTable]) -> list[str]:
     main = [table for table in tables if table.shot == most and not table.adapted]
     winners = []
     for table in main:
-        for seen in (True, False):
-            found = winner(table, seen)
-            if found is not None and table.protocol == ("seen" if seen else "unseen"):
-                place = listed(f"{table.protocol} domains", classes_in_words(table.part))
-                winners.append((table, place, found, _against(table, seen)))
+        seen = table.protocol == "seen"
+        found = winner(table, seen) if table.protocol in ("seen", "unseen") else None
+        if found is not None:
+            place = listed(f"{table.protocol} domains", classes_in_words(table.part))
+            winners.append((table, place, found, _against(table, seen)))
     claims = _claims([table for table in main if table.part == "test"])
     return render("summary.txt", winners=winners, claims=claims).splitlines()
 

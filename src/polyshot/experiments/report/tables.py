@@ -95,11 +95,8 @@ class AccuracyTable:
     @cached_property
     def rows(self) -> list[Row]:
         """One a target."""
-        found = compare.rows(self._shown)
-        return [
-            replace(row, best=self._best(row, [row.target]))
-            for row in sorted(found, key=lambda row: row.target)
-        ]
+        found = sorted(compare.rows(self._shown), key=lambda row: row.target)
+        return [replace(row, best=self._best(row, [row.target])) for row in found]
 
     @cached_property
     def averages(self) -> dict[bool, Row]:
@@ -208,9 +205,7 @@ def accuracy_tables(results: Iterable[Result]) -> list[AccuracyTable]:
     return tables
 
 
-def blocks(
-    results: Iterable[Result],
-) -> list[tuple[tuple[str, str, str, int], list[Result]]]:
+def blocks(results: Iterable[Result]) -> list[tuple[tuple[str, str, str, int], list[Result]]]:
     """Group results by preset, part of the classes, protocol and shot, and put these in order."""
     found = compare.group(results, lambda r: (r.preset, r.part, r.protocol, r.shot))
 
