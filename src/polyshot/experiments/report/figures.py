@@ -25,6 +25,7 @@ from polyshot.evaluation.compare import Row
 from polyshot.evaluation.evaluate import class_accuracies
 from polyshot.experiments.grid import Contributions, Curve
 from polyshot.experiments.report import pages
+from polyshot.experiments.report.pages import heat_colours, percent
 from polyshot.experiments.report.tables import METHODS
 
 COLOURS = (
@@ -139,7 +140,7 @@ def bar_chart(
             whiskers += [[(x, low), (x, high)], *([(x - 2, y), (x + 2, y)] for y in (low, high))]
             fills.append(looks[method][0])
             edges.append(looks[method][1])
-            tips.append(f"{row.target}, {method}: {pages.percent(cell.accuracy)}")
+            tips.append(f"{row.target}, {method}: {percent(cell.accuracy)}")
     with _settings():
         figure = _figure(*whole)
         axes = figure.add_axes(
@@ -172,7 +173,7 @@ def contribution_chart(about: Contributions, method: str, label: str) -> Markup:
     squares, dots, tips, backs, inks = [], [], [], [], []
     for i, member in enumerate(members):
         for j, episode in enumerate(episodes):
-            back, ink = pages.heat_colours((episode[i] - least) / (most - least))
+            back, ink = heat_colours((episode[i] - least) / (most - least))
             squares.append(Rectangle((j, i), 0.94, 0.94))
             backs.append(back)
             tips.append(f"{member}, episode {j + 1}: {episode[i]} of {about.queries}")
