@@ -17,13 +17,9 @@ from polyshot.models.resnet import ResNet
 from polyshot.models.views import normalise
 from polyshot.tasks import Tasks
 from polyshot.training.base import initial_base
-from polyshot.training.episodic import (
-    EpisodeBatch,
-    EpisodicStep,
-    Learner,
-    train_learner,
-)
-from polyshot.training.step import Plan
+from polyshot.training.episodic import EpisodeBatch, EpisodicStep, Learner
+from polyshot.training.loop import learn
+from polyshot.training.step import Plan, Schedule
 from polyshot.training.validation import class_accuracies, validation_tasks
 from tests.helpers import CPU, record_in
 
@@ -188,7 +184,7 @@ def test_the_best_state_is_kept(packs: list[Pack], config: Config, tmp_path: Pat
     train = Images(packs, "train", CPU)
     tasks = validation_tasks(Images(packs, "val", CPU), config)
     step = EpisodicStep("probe", learner, train, tasks, plan, 0)
-    best = train_learner(step, record_in(tmp_path))
+    best = learn(step, Schedule.of(plan), record_in(tmp_path), 0)
     assert (best.value, best.number, best.skipped) == (0.75, 4, 0)
     assert torch.equal(learner.base.conv1.weight, learner.seen[1])
     assert not learner.training
@@ -202,7 +198,8 @@ def test_a_learner_that_learns_gets_better(
     learner = Probe(initial_base(config), moves_statistics=True)
     train = Images(packs, "train", CPU)
     tasks = validation_tasks(Images(packs, "val", CPU), config)
-    train_learner(EpisodicStep("probe", learner, train, tasks, plan, 0), record_in(tmp_path))
+    step = EpisodicStep("probe", learner, train, tasks, plan, 0)
+    learn(step, Schedule.of(plan), record_in(tmp_path), 0)
     step = make(packs, config)
     before = sum(step.loss(number).item() for number in range(PLAN.steps))
     step.module.load_state_dict(learner.state_dict())

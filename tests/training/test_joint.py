@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from polyshot.config import Config
 from polyshot.data.pack import Pack
-from polyshot.data.table import Images
+from polyshot.data.table import Batches, Images
 from polyshot.errors import PolyshotError
 from polyshot.models.modulators import Kind, fold
-from polyshot.training.joint import JointClassifier, JointStep, SourceBatches, rows_of_sources
+from polyshot.training.joint import JointClassifier, JointStep, rows_of_sources
 from polyshot.training.run import train
 from tests.helpers import (
     SMALL,
@@ -82,7 +82,7 @@ def test_rows_of_a_batch_are_of_their_sources(packs: list[Pack]) -> None:
     sources = torch.tensor([0, 0, 1, 1, 1, 0, 1])
     for resident in (True, False):
         images = Images(packs, "train", torch.device("cpu"), resident)
-        batches = SourceBatches(images, sources, 3, last=5)
+        batches = Batches(images, len(sources), 0.0, 3, last=5, sources=sources)
         batch = batches.draw(2)
         batches.close()
         first = len(packs[0].domain.split.train)

@@ -67,7 +67,7 @@ def test_decay_pulls_towards_the_identity_and_the_base_stays(
         train = Images(packs, "train", CPU)
         record = record_in(tmp_path / str(decay))
         step = ModulatorStep(base, train, 0, val[0], replace(config, modulator=own))
-        trained, _, _ = train_modulator(step, record)
+        trained, _ = train_modulator(step, record)
         identity = {"scale": 1.0, "weight": 0.0, "bias": 0.0}
         sizes[decay] = sum(
             float((p - identity[name.rpartition(".")[2]]).abs().sum())

@@ -17,8 +17,8 @@ from polyshot.training.base import initial_base
 from polyshot.training.run import train
 from polyshot.training.selector import (
     Examples,
+    Members,
     Sights,
-    examples,
     fewer_tasks,
     fit_scale,
     train_attention,
@@ -59,8 +59,8 @@ def test_a_selector_learns_which_member_suits_a_kind_of_task(
     config = replace(
         config, selector=replace(config.selector, steps=150, learning_rate=0.02, batch=32)
     )
-    selector, best = train_selector(learned, checked, config, record_in(tmp_path))
-    assert best.value > 0.78
+    selector, about = train_selector(learned, checked, config, record_in(tmp_path))
+    assert about["validation"] > 0.78
     assert not selector.training
     assert (selector(checked.tasks).argmax(1) == kind[200:]).float().mean() > 0.95
 
@@ -70,14 +70,10 @@ def test_members_are_compared_on_the_same_tasks(packs: list[Pack], config: Confi
     base = initial_base(config).eval()
     other = initial_base(replace(config, seed=1)).eval()
     calls: list[tuple[int, int]] = []
-    found = examples(
-        sets,
-        [base, other, base],
-        [1.0, 1.0, 2.0],
-        config,
-        "x",
-        lambda _, d, t: calls.append((d, t)),
+    members = Members(
+        [base, other, base], [1.0, 1.0, 2.0], config, lambda _, d, t: calls.append((d, t))
     )
+    found = members.examples(sets, "x")
     count = 2 * config.validation_episodes
     assert found.tasks.shape == (count, config.model.dim)
     assert torch.allclose(found.tasks.norm(dim=1), torch.ones(count))
@@ -117,10 +113,10 @@ def made_up(members: int, seed: int) -> Sights:
 
 def test_it_learns_whom_to_listen_to(tmp_path: Path, config: Config) -> None:
     own = replace(config.selector, steps=150, batch=32, learning_rate=0.01, validate_every=50)
-    attention, best = train_attention(
+    attention, about = train_attention(
         made_up(3, 0), made_up(3, 1), replace(config, selector=own), record_in(tmp_path)
     )
-    assert best.value > 0.85
+    assert about["validation"] > 0.85
     more = made_up(6, 2)  # a pool that has grown
     mixed = torch.einsum("tm,tmwqv->twqv", attention(more.prototypes), more.logits)
     assert (mixed.argmax(-1) == torch.arange(3)[:, None]).float().mean() > 0.6

@@ -95,15 +95,20 @@ class Images:
 
 
 class Prefetch(Generic[Made]):
-    """Makes the things of the next updates in a background thread while this one is worked on."""
+    """Makes the things of the next updates in a background thread while this one is worked on.
 
-    def __init__(self, make: Callable[[int], Made], last: int):
-        self.make, self.last = make, last
+    Not `ahead` but at once where they are at hand.
+    """
+
+    def __init__(self, make: Callable[[int], Made], last: int, ahead: bool = True):
+        self.make, self.last, self.ahead = make, last, ahead
         self._thread = ThreadPoolExecutor(1, "polyshot-images")
         self._coming: dict[int, Future[Made]] = {}
 
     def __call__(self, number: int) -> Made:
         """Return what belongs to an update."""
+        if not self.ahead:
+            return self.make(number)
         for each in range(number, min(number + AHEAD, self.last) + 1):
             if each not in self._coming:
                 self._coming[each] = self._thread.submit(self.make, each)
@@ -130,7 +135,8 @@ class Batch(NamedTuple):
 class Batches:
     """Random batches: a source of n images is drawn from with weight n ** sampling.
 
-    The batch of an update is a function of (seed, number) alone; each process takes its slice.
+    The batch of an update is a function of (seed, number) alone; each process takes its slice. With
+    `sources` int64 [B], rows are of these instead.
     """
 
     def __init__(
@@ -142,6 +148,7 @@ class Batches:
         last: int,
         rank: int = 0,
         world: int = 1,
+        sources: Tensor | None = None,
     ):
         self.images, self.seed = images, seed
         self.slice = slice(rank * batch // world, (rank + 1) * batch // world)
@@ -154,24 +161,24 @@ class Batches:
         self._starts = torch.tensor(images.starts[:-1], device=where)
         self._mirror = torch.tensor([pack.domain.mirror for pack in images.packs], device=where)
         self._rows = torch.arange(batch, device=where)[self.slice]
-        self._prefetch = None if images.resident else Prefetch(self._make, last)
+        self._sources = None if sources is None else sources.to(where)
+        self._made = Prefetch(self._make, last, ahead=not images.resident)
 
     def draw(self, number: int) -> Batch:
         """Return the batch of an update, on the device."""
-        made = self._prefetch(number) if self._prefetch else self._make(number)
-        return Batch(*(self.images.bring(tensor) for tensor in made))
+        return Batch(*(self.images.bring(tensor) for tensor in self._made(number)))
 
     def close(self) -> None:
         """Stop reading ahead."""
-        if self._prefetch:
-            self._prefetch.close()
+        self._made.close()
 
     def _make(self, number: int) -> Batch:
-        stream = counter_rng.key("batch", self.seed, number)
+        stream, sources = counter_rng.key("batch", self.seed, number), self._sources
         random = counter_rng.uniform(stream, self._rows, 2)  # [2, B]
-        sources = torch.searchsorted(self._bounds, random[0], right=True)
+        if sources is None:
+            sources, random = torch.searchsorted(self._bounds, random[0], right=True), random[1:]
         # 24 bits times a size below 2^24 never rounds up to the size.
-        within = (random[1] * self._sizes[sources]).to(torch.int64)
+        within = (random[0] * self._sizes[sources]).to(torch.int64)
         places, mirror = self._starts[sources] + within, self._mirror[sources]
         return Batch(self.images.take(places), self.images.labels[places], sources, mirror)
 

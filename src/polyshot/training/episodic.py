@@ -19,8 +19,7 @@ from polyshot.data.table import Images, Prefetch
 from polyshot.models.resnet import ResNet
 from polyshot.models.views import normalise
 from polyshot.tasks import Tasks
-from polyshot.training.loop import learn
-from polyshot.training.step import Best, Group, Plan, Record, Schedule, Step, decayed_by_kind
+from polyshot.training.step import Group, Plan, Step, decayed_by_kind
 from polyshot.training.validation import accuracy, source_sampler
 from polyshot.util import counter_rng
 from polyshot.util.device import bf16_on, graphed, on_device
@@ -126,7 +125,7 @@ class EpisodeStep(Step):
             places[rows.to(where)] = train.places(source, ids).flatten(1)
         self._classes = classes.to(train.device).view(len(sources), -1, shape.way)
         self._places = places.view(len(sources), -1)
-        self._prefetch = None if train.resident else Prefetch(self._take, len(sources) - 1)
+        self._taken = Prefetch(self._take, len(sources) - 1, ahead=not train.resident)
 
     def batch(self, number: int, network: nn.Module | None) -> EpisodeBatch:
         """Make the episodes of an update, with their embeddings by a network if there is one."""
@@ -146,8 +145,8 @@ class EpisodeStep(Step):
 
     def pixels(self, number: int) -> Tensor:
         """Return the augmented, normalised images of an update: [images, 3, side, side]."""
-        taken = self._prefetch(number) if self._prefetch else self._take(number)
-        images, sources = self._train.bring(taken), self._train.bring(self._sources[number])
+        taken, sources = self._taken(number), self._train.bring(self._sources[number])
+        images = self._train.bring(taken)
         mirror = self._mirror[sources].repeat_interleave(len(images) // len(sources))
         pixels = augment(images, self._own.augment, self._seed, number, mirror)
         return normalise(pixels).contiguous(memory_format=torch.channels_last)
@@ -161,8 +160,7 @@ class EpisodeStep(Step):
 
     def close(self) -> None:
         """Stop reading images ahead."""
-        if self._prefetch:
-            self._prefetch.close()
+        self._taken.close()
 
     def _take(self, number: int) -> Tensor:
         return self._train.take(self._places[number])
@@ -183,7 +181,7 @@ class EpisodicStep(EpisodeStep):
         seed: int,
     ):
         self.name = self.section = name
-        self.module, self.plan, self.seed = on_device(learner, train.device), plan, seed
+        self.module, self.plan = on_device(learner, train.device), plan
         self.memory = (f"{name}.episodes", plan.episodes)
         self._validation = validation
         self._network: nn.Module = learner.base
@@ -237,10 +235,3 @@ class _Loss(nn.Module):
         grouped = images.view(episodes, shape.way, -1, *images.shape[1:])
         nothing = torch.empty(0, dtype=torch.int64, device=images.device)
         return self.learner.loss(EpisodeBatch(grouped, None, nothing, [0] * episodes, shape, 0.0))
-
-
-def train_learner(step: EpisodicStep, record: Record) -> Best:
-    """Train a learner; afterwards it holds the best state by validation, in evaluation mode."""
-    best = learn(step, Schedule.of(step.plan), record, step.seed)
-    step.module.eval().requires_grad_(False)
-    return best

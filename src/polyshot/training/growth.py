@@ -22,21 +22,14 @@ from polyshot.data.table import Images
 from polyshot.errors import PolyshotError, join_names
 from polyshot.models.modulators import Modulator, fold
 from polyshot.models.resnet import ResNetConfig
-from polyshot.models.selector import Selector
 from polyshot.pool.files import check_domains
 from polyshot.pool.pool import Pool
 from polyshot.pool.statistics import KEPT, SourceTasks, Statistics, TaskSample
 from polyshot.training.folder import check_sources
-from polyshot.training.modulators import (
-    ModulatorStep,
-    read_modulator,
-    train_modulator,
-    write_modulator,
-)
+from polyshot.training.modulators import ModulatorStep, read_modulator, train_modulator
 from polyshot.training.selector import (
     Examples,
-    about_selector,
-    examples,
+    Members,
     network_scale,
     statistics_of,
     train_selector,
@@ -82,8 +75,8 @@ def add_domain(
         if not file.exists():
             record = Record(work / "modulator.pt", metrics, report)
             step = ModulatorStep(base, train, 0, validation[0], config)
-            write_modulator(file, *train_modulator(step, record))
-            record.checkpoint.unlink(missing_ok=True)
+            trained, about = train_modulator(step, record)
+            record.finish(file, trained.state_dict(), about)
         modulator, known = read_modulator(file, base, pool.kind, device)
         strength = known["strength"]
         member = fold(base, modulator, strength) if strength else base
@@ -96,11 +89,11 @@ def add_domain(
             everyone = range(len(pool.members))
             for source, kept in pool.statistics.items():
                 statistics[source] = kept.with_members([*everyone, None])
-            networks = [*map(pool.network, everyone), member]
+            members = Members([*map(pool.network, everyone), member], scales, config, report)
             # No more tasks of the new domain than are kept.
             tasks = selector_tasks(train, config, min(config.selector.tasks, KEPT["train"]))
-            learned = examples(tasks, networks, scales, config, "embed training", report)
-            checked = examples(validation, networks, scales, config, "embed validation", report)
+            learned = members.examples(tasks, "embed training")
+            checked = members.examples(validation, "embed validation")
             statistics |= statistics_of(learned, [name], checked, [name])
         about = {
             "packs": {name: pack.hash},
@@ -192,17 +185,8 @@ def check_statistics_there(pool: Pool, what: str = "This pool") -> None:
 
 def known_examples(statistics: Statistics) -> tuple[Examples, Examples]:
     """Join all that is kept, training and validation; who was never asked counts as wrong."""
-    both = list(statistics.values())
-    return _joined([kept.train for kept in both]), _joined([kept.val for kept in both])
-
-
-def retrained_selector(
-    statistics: Statistics, config: Config, record: Record
-) -> tuple[Selector, dict[str, Any]]:
-    """Train a selector on statistics alone; returns it and what is known about it."""
-    learned, checked = known_examples(statistics)
-    selector, best = train_selector(learned, checked, config, record)
-    return selector, about_selector(best, learned, checked)
+    train, val = zip(*statistics.values(), strict=True)
+    return _joined(train), _joined(val)
 
 
 def extended(
@@ -220,7 +204,8 @@ def extended(
     """
     new, selector = copy.deepcopy(old), None
     if record is not None and old.selector is not None:
-        selector, about["steps"]["selector"] = retrained_selector(statistics, config, record)
+        known = known_examples(statistics)
+        selector, about["steps"]["selector"] = train_selector(*known, config, record)
     return replace(
         new,
         modulators=new.modulators | {name: own for name, (own, _, _) in fresh.items()},

@@ -7,22 +7,23 @@ convolution runs once for each source with the modulator in its kernel.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from polyshot.config import Config, Layer
-from polyshot.data.table import Batch, Batches, Images
+from polyshot.data.table import Batches, Images
 from polyshot.errors import PolyshotError
 from polyshot.models.backbone import Act, Site, affine, sites_of, walk_through
 from polyshot.models.modulators import Kind, Modulator, at_tap, fold
 from polyshot.models.resnet import ResNet
 from polyshot.training import parallel
 from polyshot.training.base import BaseStep, Classifier
-from polyshot.training.modulators import Strength, choose_strength
+from polyshot.training.modulators import choose_strength
 from polyshot.training.step import Best
 from polyshot.training.validation import class_accuracies
 from polyshot.util import counter_rng
@@ -101,22 +102,6 @@ class MembersAct(Act):
         return torch.cat(rows)[:, :, None, None].to(like.dtype)
 
 
-class SourceBatches(Batches):
-    """Random batches whose rows are of fixed sources: `sources` int64 [B]."""
-
-    def __init__(self, images: Images, sources: Tensor, seed: int, last: int):
-        self._sources = sources.to(images.index_device)
-        super().__init__(images, len(sources), 0.0, seed, last)
-
-    def _make(self, number: int) -> Batch:
-        stream = counter_rng.key("batch", self.seed, number)
-        random = counter_rng.uniform(stream, self._rows, 1)[0]
-        within = (random * self._sizes[self._sources]).to(torch.int64)
-        places = self._starts[self._sources] + within
-        labels, mirror = self.images.labels[places], self._mirror[self._sources]
-        return Batch(self.images.take(places), labels, self._sources, mirror)
-
-
 class JointStep(BaseStep):
     """What the loop needs to train base and modulators together; else as step 1."""
 
@@ -136,7 +121,8 @@ class JointStep(BaseStep):
         order = torch.arange(len(rows)).repeat(2)
         sources = order.repeat_interleave(torch.tensor([*halves, *rest]))
         seed = counter_rng.key("joint", config.seed)
-        self._batches = SourceBatches(train, sources, seed, max(0, own.steps - 1))
+        last = max(0, own.steps - 1)
+        self._batches = Batches(train, own.batch, own.sampling, seed, last, sources=sources)
         kind, sizes = config.modulator.kind, [*halves, sum(rest)]
         with seeded("classifier", config.seed):
             self.module = JointClassifier(
@@ -157,16 +143,16 @@ class JointStep(BaseStep):
         self.module.train()
         return float(torch.stack(values).mean())
 
-    def member(self, source: int, best: Best) -> tuple[Modulator, Strength, Best]:
-        """Return a source's modulator with its strength, chosen on the validation episodes."""
+    def member(self, source: int, best: Best) -> tuple[Modulator, dict[str, Any]]:
+        """Return a source's modulator, and its strength, chosen on the validation episodes."""
         candidates = self.config.modulator.strengths
         accuracy = {s: self._accuracy(source, s).cpu() for s in {0.0, 1.0, *candidates}}
         classes = self._validation[source].classes
         assert classes is not None
         seed = counter_rng.key("modulator", self.config.seed, source)
         chosen = choose_strength(accuracy, classes, candidates, seed)
-        reached = Best(float(accuracy[1.0].mean()), best.number, best.skipped)
-        return self._modulator(source), chosen, reached
+        reached = replace(best, value=float(accuracy[1.0].mean()))
+        return self._modulator(source), chosen.about(reached)
 
     def _accuracy(self, source: int, strength: float) -> Tensor:
         """Return the accuracy of a source's member on its validation episodes: [E, W]."""

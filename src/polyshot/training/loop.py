@@ -36,8 +36,8 @@ MOST_SKIPPED = 20
 def learn(step: Step, schedule: Schedule, record: Record, seed: int) -> Best:
     """Train until the schedule's end, from the checkpoint if there is one.
 
-    Afterwards the module holds the best state by validation, and the step is closed in any case.
-    Ctrl-C and SIGTERM leave a checkpoint.
+    Afterwards the module holds the best state by validation, frozen and in evaluation mode; the
+    step is closed in any case. Ctrl-C and SIGTERM leave a checkpoint.
     """
     device = next(step.module.parameters()).device
     devices = [device] if device.type == "cuda" else []
@@ -228,6 +228,7 @@ class _Loop:
         if self.together:
             for tensor in self.step.module.state_dict().values():
                 dist.broadcast(tensor, src=0)
+        self.step.module.eval().requires_grad_(False)
         best = self.best or {"value": math.nan, "number": self.number}
         return Best(best["value"], best["number"], self.skipped)
 

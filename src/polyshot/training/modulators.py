@@ -28,7 +28,7 @@ from polyshot.training.loop import learn
 from polyshot.training.step import Best, Group, Record, Schedule
 from polyshot.training.validation import class_accuracies
 from polyshot.util import counter_rng
-from polyshot.util.files import read_weights, write_weights
+from polyshot.util.files import read_weights
 
 RESAMPLINGS = 2000
 RELIABLE = 0.2
@@ -132,6 +132,11 @@ class Strength:
     lower: dict[float, float]
     """What remains of each gain in the worst resamplings."""
 
+    def about(self, best: Best) -> dict[str, Any]:
+        """Describe the member: its strength, what it gains over the base, how it came about."""
+        gain = self.gains.get(self.value, 0.0)
+        return {"strength": self.value, "gain": gain, **best.about()}
+
 
 def choose_strength(
     accuracy: dict[float, Tensor], classes: Tensor, candidates: Sequence[float], seed: int
@@ -167,8 +172,8 @@ def resampled_gain(gain: Tensor, classes: Tensor, seed: int) -> Tensor:
     return total[drawn].sum(0) / weight[drawn].sum(0)
 
 
-def train_modulator(step: ModulatorStep, record: Record) -> tuple[Modulator, Strength, Best]:
-    """Train the modulator of one source and choose its strength."""
+def train_modulator(step: ModulatorStep, record: Record) -> tuple[Modulator, dict[str, Any]]:
+    """Train the modulator of one source and choose its strength; returns both, as `about` says."""
     own, name = step.config.modulator, f"{step.name}:strength"
     best = learn(step, Schedule.of(own), record, step.config.seed)
     chosen = step.strength()
@@ -178,14 +183,7 @@ def train_modulator(step: ModulatorStep, record: Record) -> tuple[Modulator, Str
     )
     record.metrics.forget(name, -1)
     record.metrics.write(name, own.steps, strength=chosen.value, gains=gains, gains_resampled=lower)
-    return step.modulator(), chosen, best
-
-
-def write_modulator(file: Path, modulator: Modulator, strength: Strength, best: Best) -> None:
-    """Keep a modulator with its strength, what it gains over the base, and how it came about."""
-    gain = strength.gains.get(strength.value, 0.0)
-    about = {"strength": strength.value, "gain": gain, **best.about()}
-    write_weights(file, modulator.state_dict(), about)
+    return step.modulator(), chosen.about(best)
 
 
 def read_modulator(

@@ -6,6 +6,7 @@ step in work, ``steps/`` with the results of steps that are done, and the pool.
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -23,13 +24,11 @@ from polyshot.training.clusters import check_clusters, known_members, write_memb
 from polyshot.training.folder import Artifacts, check_sources, enter
 from polyshot.training.joint import JointStep
 from polyshot.training.loop import learn
-from polyshot.training.modulators import ModulatorStep, train_modulator, write_modulator
+from polyshot.training.modulators import ModulatorStep, train_modulator
 from polyshot.training.selector import (
-    about_selector,
-    examples,
+    Members,
     fewer_tasks,
     network_scale,
-    sights,
     statistics_of,
     train_attention,
     train_selector,
@@ -100,23 +99,21 @@ def train(
             return pool if parallel.rank() == 0 else Pool.load(run.out / "pool", where)
 
 
+@dataclass(eq=False)
 class _Run:
     """The three steps over one folder; only the first process writes."""
 
-    def __init__(
-        self,
-        packs: Sequence[Pack],
-        config: Config,
-        out: Path,
-        device: torch.device,
-        report: Progress | None,
-        start: Path | None,
-    ):
-        self.packs, self.config, self.out, self.device = packs, config, out, device
-        self.report, self.start = report, start
-        self.names = [pack.domain.name for pack in packs]
+    packs: Sequence[Pack]
+    config: Config
+    out: Path
+    device: torch.device
+    report: Progress | None
+    start: Path | None
+
+    def __post_init__(self) -> None:
+        self.names = [pack.domain.name for pack in self.packs]
         self._name_members()
-        self.metrics = Metrics(out / "metrics.jsonl" if parallel.rank() == 0 else None)
+        self.metrics = Metrics(self.out / "metrics.jsonl" if parallel.rank() == 0 else None)
 
     def base(self) -> None:
         """Step 1, by all processes together."""
@@ -126,13 +123,12 @@ class _Run:
         train, val = (Images(self.packs, part, self.device) for part in ("train", "val"))
         step = (JointStep if config.joint else BaseStep)(train, val, config, self.start)
         best = learn(step, Schedule.of(config.base), record, config.seed)
-        step.module.eval().requires_grad_(False)
         if isinstance(step, JointStep):
             for i, file in enumerate(self.done.modulator_files.values()):
-                write_modulator(file, *step.member(i, best))
+                modulator, about = step.member(i, best)
+                write_weights(file, modulator.state_dict(), about)
         if parallel.rank() == 0:
-            write_weights(self.done.base_file, step.module.base.state_dict(), best.about())
-            record.checkpoint.unlink(missing_ok=True)
+            record.finish(self.done.base_file, step.module.base.state_dict(), best.about())
 
     def modulators(self) -> None:
         """Step 2, one member after the other."""
@@ -146,14 +142,14 @@ class _Run:
             return
         base = self.done.base()
         train = Images([member.pack for member in self.members], "train", self.device)
-        validation = validation_tasks(Images(self.packs, "val", self.device), self.config)
+        validation = self._validation(self.config)
         for i, member in enumerate(self.members):
             file, tasks = self.done.modulator_files[member.name], validation[member.source]
             if not file.exists():
                 record = self._record(file)
                 step = ModulatorStep(base, train, i, tasks, self.config)
-                write_modulator(file, *train_modulator(step, record))
-                record.checkpoint.unlink(missing_ok=True)
+                modulator, about = train_modulator(step, record)
+                record.finish(file, modulator.state_dict(), about)
 
     def selector(self) -> None:
         """Step 3, after the scales: ties between members are broken by their likelihoods."""
@@ -165,40 +161,31 @@ class _Run:
         if done or parallel.rank() != 0:
             return
         config = self.config
-        scales, networks = self._scales(), self.done.networks()
         tasks, owners = self._selector_tasks(config.selector.tasks)
-        learned = examples(tasks, networks, scales, config, "embed training", self.report)
-        val = validation_tasks(Images(self.packs, "val", self.device), config)
-        checked = examples(val, networks, scales, config, "embed validation", self.report)
+        members = self._members()
+        learned = members.examples(tasks, "embed training")
+        checked = members.examples(self._validation(config), "embed validation")
         kept = statistics_of(learned, owners, checked, self.names)
         write_weights(self.done.statistics_file, to_tensors(kept), {"sources": list(kept)})
         if self.done.selector_file.exists():  # made by a version that kept no statistics
             return
         record = self._record(self.done.selector_file)
-        selector, best = train_selector(learned, checked, config, record)
-        about = about_selector(best, learned, checked)
-        write_weights(self.done.selector_file, selector.state_dict(), about)
+        selector, about = train_selector(learned, checked, config, record)
+        record.finish(self.done.selector_file, selector.state_dict(), about)
         self.metrics.forget("selector:labels", -1)
         self.metrics.write("selector:labels", config.selector.steps, **about)
-        record.checkpoint.unlink(missing_ok=True)
 
     def attention(self) -> None:
         """Train what the rule `urt` asks, on tasks like the selector's."""
         if self.done.urt_file.exists() or parallel.rank() != 0:
             return
-        few = fewer_tasks(self.config, 1 + len(self.members))
+        few, members = fewer_tasks(self.config, 1 + len(self.members)), self._members()
         tasks, _ = self._selector_tasks(few.selector.tasks)
-        val = validation_tasks(Images(self.packs, "val", self.device), few)
-        networks, scales = self.done.networks(), self._scales()
-        train, checked = (
-            sights(sets, networks, scales, self.config, f"embed {part} for urt", self.report)
-            for sets, part in ((tasks, "training"), (val, "validation"))
-        )
+        train = members.sights(tasks, "embed training for urt")
+        checked = members.sights(self._validation(few), "embed validation for urt")
         record = self._record(self.done.urt_file)
-        attention, best = train_attention(train, checked, self.config, record)
-        about = {"validation": best.value, "best": best.number}
-        write_weights(self.done.urt_file, attention.state_dict(), about)
-        record.checkpoint.unlink(missing_ok=True)
+        attention, about = train_attention(train, checked, self.config, record)
+        record.finish(self.done.urt_file, attention.state_dict(), about)
 
     def pool(self) -> Pool:
         """Put the pool together from the steps that are done; it is saved if it is news."""
@@ -267,6 +254,12 @@ class _Run:
             owners += [pack.domain.name for pack in mixed]
         return tasks, owners
 
+    def _validation(self, config: Config) -> list[Tasks]:
+        return validation_tasks(Images(self.packs, "val", self.device), config)
+
+    def _members(self) -> Members:
+        return Members(self.done.networks(), self._scales(), self.config, self.report)
+
     def _scales(self) -> list[float]:
         """Find each member's scale by the likelihood of validation episodes, all sources alike."""
         members = ["base", *self.done.trained()]
@@ -274,8 +267,7 @@ class _Run:
             known = read_json(self.done.scales_file)
             if known["members"] == members:
                 return [float(scale) for scale in known["scales"]]
-        val = Images(self.packs, "val", self.device)
-        sets = validation_tasks(val, self.config)
+        sets = self._validation(self.config)
         networks, metric = self.done.networks(), self.config.metric
         found = {net: network_scale(sets, net, metric) for net in set(networks)}
         scales = [found[net] for net in networks]

@@ -3,8 +3,8 @@
 First the paper's selector, then URT's attention over the members, which learns from the same tasks.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from polyshot.models.selector import MemberAttention, Selector, task_embedding
 from polyshot.pool.statistics import Part, SourceTasks, TaskSample, sample
 from polyshot.tasks import Network, Tasks
 from polyshot.training.loop import learn
-from polyshot.training.step import Best, Record, Schedule, Step
+from polyshot.training.step import Record, Schedule, Step
 from polyshot.training.validation import hits, log_likelihood, logits_by_class, network_logits
 from polyshot.util import counter_rng
 from polyshot.util.device import seeded
@@ -87,60 +87,71 @@ class SelectorStep(TaskStep):
         return float(self._val.accuracy.gather(1, picked).mean())
 
 
-def examples(
-    sets: Sequence[Tasks],
-    members: Sequence[Network],
-    scales: Sequence[float],
-    config: Config,
-    name: str,
-    report: Progress | None = None,
-) -> Examples:
-    """Let every member (the base first) answer every task; images are embedded once a network."""
+@dataclass(frozen=True)
+class Members:
+    """Members of a pool, the base first, that look at tasks; images are embedded once a network."""
 
-    def look(support: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
-        return task_embedding(support), logits_by_class(support, query, config.metric)
+    networks: Sequence[Network]
+    scales: Sequence[float]
+    config: Config
+    report: Progress | None = None
 
-    parts: list[Examples] = []
-    for found in _looks(sets, members, look, name, report):
-        inputs = F.normalize(found[0][0], dim=-1) if config.selector.standardise else found[0][0]
-        accuracy = [hits(logits) for _, logits in found]  # [E, W, Q] each
-        pairs = zip(scales, found, strict=True)
-        likelihood = [log_likelihood(scale * logits) for scale, (_, logits) in pairs]
-        means = (torch.stack([x.mean((1, 2)) for x in each], 1) for each in (accuracy, likelihood))
-        parts.append(Examples(inputs.cpu(), *(mean.cpu() for mean in means)))
-    return Examples(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+    def examples(self, sets: Sequence[Tasks], name: str) -> Examples:
+        """Let every member answer every task."""
+        parts: list[Examples] = []
+        for task, _, logits in self._looks(sets, name):
+            accuracy = [hits(each) for each in logits]  # [E, W, Q] each
+            likelihood = [log_likelihood(each) for each in self._scaled(logits)]
+            both = (torch.stack([x.mean((1, 2)) for x in of], 1) for of in (accuracy, likelihood))
+            inputs = F.normalize(task, dim=-1) if self.config.selector.standardise else task
+            parts.append(Examples(*(tensor.cpu() for tensor in (inputs, *both))))
+        return Examples(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
+    def sights(self, sets: Sequence[Tasks], name: str) -> "Sights":
+        """Let every member look at every task."""
+        parts: list[Sights] = []
+        for _, seen, logits in self._looks(sets, name):
+            parts.append(Sights(torch.stack(seen, 1), torch.stack(self._scaled(logits), 1)))
+        return Sights(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
-def _looks(
-    sets: Sequence[Tasks],
-    members: Sequence[Network],
-    look: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
-    name: str,
-    report: Progress | None,
-) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Yield what each member makes of the embeddings of each set, support and query.
+    def _scaled(self, logits: Sequence[Tensor]) -> list[Tensor]:
+        return [scale * each for scale, each in zip(self.scales, logits, strict=True)]
 
-    A modulator of strength 0 is the base itself: each network is asked once.
-    """
-    networks, done = list(dict.fromkeys(members)), 0
-    total = len(networks) * sum(tasks.table.count for tasks in sets)
-    for tasks in sets:
-        found = {}
-        for network in networks:
-            found[network] = look(*tasks.embedded(network))
-            done += tasks.table.count
-            if report:
-                report(name, done, total)
-        yield [found[member] for member in members]
+    def _looks(
+        self, sets: Sequence[Tasks], name: str
+    ) -> Iterator[tuple[Tensor, list[Tensor], list[Tensor]]]:
+        """Yield how each set looks: to the base [E, d], each member's unit prototypes and logits.
+
+        A modulator of strength 0 is the base itself: each network is asked once.
+        """
+        networks, metric, done = list(dict.fromkeys(self.networks)), self.config.metric, 0
+        total = len(networks) * sum(tasks.table.count for tasks in sets)
+        for tasks in sets:
+            found = {}
+            for network in networks:
+                support, query = tasks.embedded(network)
+                centres = F.normalize(prototypes(prepared(support, metric)), dim=-1)  # [E, W, d]
+                logits = logits_by_class(support, query, metric)
+                found[network] = task_embedding(support), centres, logits
+                done += tasks.table.count
+                if self.report:
+                    self.report(name, done, total)
+            of_each = [found[network] for network in self.networks]
+            yield of_each[0][0], [seen for _, seen, _ in of_each], [own for _, _, own in of_each]
 
 
 def train_selector(
     train: Examples, val: Examples, config: Config, record: Record
-) -> tuple[Selector, Best]:
-    """Train the selector; returns it in evaluation mode with the best state by validation."""
+) -> tuple[Selector, dict[str, Any]]:
+    """Train the selector; returns it and how good its choices are, and which members were best."""
     step = SelectorStep(train, val, config)
     best = learn(step, Schedule.of(config.selector), record, config.seed)
-    return step.module.eval().requires_grad_(False), best
+    return step.module, {
+        "validation": best.value,
+        "best": best.number,
+        "base_validation": float(val.accuracy[:, 0].mean()),
+        "labels": train.best().bincount(minlength=train.accuracy.shape[1]).tolist(),
+    }
 
 
 def statistics_of(
@@ -157,12 +168,11 @@ def statistics_of(
         own = torch.tensor([owner == source for owner in owners]).repeat_interleave(count)
         return sample(part, *(tensor[own] for tensor in tasks))
 
-    return {
-        source: SourceTasks(
-            kept("train", learned, owners, source), kept("val", checked, sources, source)
-        )
-        for source in sources
-    }
+    result = {}
+    for source in sources:
+        train, val = kept("train", learned, owners, source), kept("val", checked, sources, source)
+        result[source] = SourceTasks(train, val)
+    return result
 
 
 def fit_scale(logits: Sequence[Tensor]) -> float:
@@ -185,16 +195,6 @@ def fit_scale(logits: Sequence[Tensor]) -> float:
 def network_scale(sets: Sequence[Tasks], network: Network, metric: Metric) -> float:
     """Find the scale of a network's prototype logits with the highest likelihood."""
     return fit_scale([network_logits(tasks, network, metric) for tasks in sets])
-
-
-def about_selector(best: Best, learned: Examples, checked: Examples) -> dict[str, Any]:
-    """Describe a selector: how good its choices are, and which members were best how often."""
-    return {
-        "validation": best.value,
-        "best": best.number,
-        "base_validation": float(checked.accuracy[:, 0].mean()),
-        "labels": learned.best().bincount(minlength=learned.accuracy.shape[1]).tolist(),
-    }
 
 
 class Sights(NamedTuple):
@@ -235,27 +235,6 @@ class UrtStep(TaskStep):
         return float(hits(mixed).mean())
 
 
-def sights(
-    sets: Sequence[Tasks],
-    members: Sequence[Network],
-    scales: Sequence[float],
-    config: Config,
-    name: str,
-    report: Progress | None = None,
-) -> Sights:
-    """Let every member look at every task; images are embedded once a network."""
-
-    def look(support: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
-        centres = F.normalize(prototypes(prepared(support, config.metric)), dim=-1)  # [E, W, d]
-        return centres, logits_by_class(support, query, config.metric)
-
-    parts: list[Sights] = []
-    for found in _looks(sets, members, look, name, report):
-        logits = [scale * each for scale, (_, each) in zip(scales, found, strict=True)]
-        parts.append(Sights(torch.stack([own for own, _ in found], 1), torch.stack(logits, 1)))
-    return Sights(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
-
-
 def fewer_tasks(config: Config, members: int) -> Config:
     """Return the config with no more tasks of each source than the attention looks at."""
     numbers = members * config.shape.way * config.model.dim
@@ -269,11 +248,11 @@ def fewer_tasks(config: Config, members: int) -> Config:
 
 def train_attention(
     train: Sights, val: Sights, config: Config, record: Record
-) -> tuple[MemberAttention, Best]:
-    """Train the attention; returns it in evaluation mode with the best state by validation."""
+) -> tuple[MemberAttention, dict[str, Any]]:
+    """Train the attention; returns it and how good it is."""
     step = UrtStep(train, val, config)
     best = learn(step, Schedule.of(config.selector), record, config.seed)
-    return step.module.eval().requires_grad_(False), best
+    return step.module, {"validation": best.value, "best": best.number}
 
 
 def _mixed(weights: Tensor, logits: Tensor) -> Tensor:

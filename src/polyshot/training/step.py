@@ -4,7 +4,7 @@ import importlib.util
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from polyshot.config import BaseConfig, ModulatorConfig, SelectorConfig
 from polyshot.data.augment import WEAK, Augment
 from polyshot.data.shapes import EpisodeShape
-from polyshot.util.files import append_text, write_text
+from polyshot.util.files import append_text, write_text, write_weights
 from polyshot.util.progress import Progress
 
 
@@ -190,6 +190,11 @@ class Record:
     metrics: Metrics
     report: Progress | None = None
     """Called with the step's name, images done and images in all."""
+
+    def finish(self, file: Path, weights: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+        """Write the result of a training; its checkpoint has served."""
+        write_weights(file, weights, about)
+        self.checkpoint.unlink(missing_ok=True)
 
 
 def _is_later(line: str, step: str, after: int) -> bool:

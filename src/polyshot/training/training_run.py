@@ -27,15 +27,16 @@ from polyshot.pool.pool import Pool
 from polyshot.tasks import Tasks
 from polyshot.training.base import initial_base
 from polyshot.training.clusters import check_clusters
-from polyshot.training.episodic import EpisodicStep, Learner, train_learner
+from polyshot.training.episodic import EpisodicStep, Learner
 from polyshot.training.folder import Artifacts, check_sources, device_name, identity
+from polyshot.training.loop import learn
 from polyshot.training.run import train
 from polyshot.training.selector import network_scale
-from polyshot.training.step import Metrics, Plan, Record
+from polyshot.training.step import Metrics, Plan, Record, Schedule
 from polyshot.training.validation import validation_tasks
 from polyshot.util import counter_rng
 from polyshot.util.device import on_device
-from polyshot.util.files import digest, locked, read_json, read_weights, write_json, write_weights
+from polyshot.util.files import digest, locked, read_json, read_weights, write_json
 from polyshot.util.progress import Progress
 
 AnyLearner = TypeVar("AnyLearner", bound=Learner)
@@ -135,23 +136,15 @@ class TrainingRun:
         it.
         """
         plain, own = Config(), self.config
-        episodes = replace(
-            own.modulator,
-            kind="conv1x1",
-            strengths=plain.modulator.strengths,
-            channel_learning_rate=plain.modulator.channel_learning_rate,
-            members=plain.modulator.members,
-        )
+        idle = ("kind", "strengths", "channel_learning_rate", "members")
+        usual = {name: getattr(plain.modulator, name) for name in idle}
+        needed = ("seed", "size", "model", "shape", "validation_episodes")
         config = replace(
             plain,
             preset="episodes",
-            seed=own.seed,
-            size=own.size,
-            model=own.model,
             metric="euclidean",
-            modulator=episodes,
-            shape=own.shape,
-            validation_episodes=own.validation_episodes,
+            modulator=replace(own.modulator, **usual),
+            **{name: getattr(own, name) for name in needed},
         )
         return TrainingRun([self.packs[source]], config, self.folder, self.device, self.report)
 
@@ -171,13 +164,12 @@ class TrainingRun:
         with self._lock(f"{name}-{mark}"):
             learner = make()
             if not file.exists():
-                checkpoint = file.with_suffix(".pt")
                 images, seed = self.images("train"), self.config.seed
                 step = EpisodicStep(name, learner, images, self.validation, plan, seed)
                 with closing(Metrics(file.with_name(f"{file.stem}-metrics.jsonl"))) as metrics:
-                    best = train_learner(step, Record(checkpoint, metrics, self.report))
-                write_weights(file, learner.state_dict(), best.about())
-                checkpoint.unlink(missing_ok=True)
+                    record = Record(file.with_suffix(".pt"), metrics, self.report)
+                    best = learn(step, Schedule.of(plan), record, seed)
+                record.finish(file, learner.state_dict(), best.about())
         weights, known = read_weights(file)
         learner.load_state_dict(weights)
         return on_device(learner, self.device).eval().requires_grad_(False), known
