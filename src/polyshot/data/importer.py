@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyshot.data.images import BadImage, decode
-from polyshot.data.pack import Domain, Pack, PackWriter
+from polyshot.data.pack import Domain, Pack, PackWriter, check_destination
 from polyshot.data.readers import Item, Listing, Reader, ReadOptions, decathlon, folder, parquet
 from polyshot.data.splits import read_split_file, split_classes
 from polyshot.errors import PolyshotError, join_names, unknown
@@ -113,8 +113,7 @@ def _choose(listings: Sequence[Listing], options: ImportOptions, path: Path) -> 
 def _check(listing: Listing, out: Path, options: ImportOptions) -> None:
     """Refuse what can be known before decoding."""
     target = out / listing.name
-    if target.exists() and not options.overwrite:
-        raise PolyshotError(f"{target} exists: --overwrite replaces it, --keep leaves it as it is.")
+    check_destination(target, options.overwrite)
     if listing.empty_classes and not options.skip_bad:
         raise PolyshotError(
             f"{listing.name}: {len(listing.empty_classes)} class folders without images: "

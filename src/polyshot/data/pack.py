@@ -7,7 +7,7 @@ On disk it is a folder: ``images.npy`` (uint8 ``[n, 3, size, size]``), ``labels.
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Literal, Self
@@ -151,7 +151,8 @@ class PackWriter:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            self._folder = stack.enter_context(new_folder(self.path, self._check))
+            check = partial(check_destination, overwrite=self.overwrite)
+            self._folder = stack.enter_context(new_folder(self.path, check))
             self._file = stack.enter_context((self._folder / "images.npy").open("wb"))
             self._write_header()
             self._stack = stack.pop_all()
@@ -190,14 +191,6 @@ class PackWriter:
         unfinished = error or _UnfinishedError()  # nothing is left to undo after `finish`
         self._stack.__exit__(type(unfinished), unfinished, trace)
 
-    def _check(self, path: Path) -> None:
-        if path.exists() and not self.overwrite:
-            raise PolyshotError(
-                f"{path} exists: --overwrite replaces it, --keep leaves it as it is."
-            )
-        if path.exists() and not (path / "domain.json").is_file():
-            raise PolyshotError(f"{path} exists and is no pack: it is not overwritten.")
-
     def _write_header(self) -> None:
         """Write the ``.npy`` header at the file's start; its length is the same for any count."""
         shape = (self.count, 3, self.size, self.size)
@@ -208,6 +201,14 @@ class PackWriter:
 
 class _UnfinishedError(Exception):
     """A pack was left before it was finished."""
+
+
+def check_destination(path: Path, overwrite: bool) -> None:
+    """Refuse to write a pack over another, unless that is wanted, or over anything else."""
+    if path.exists() and not overwrite:
+        raise PolyshotError(f"{path} exists: --overwrite replaces it, --keep leaves it as it is.")
+    if path.exists() and not (path / "domain.json").is_file():
+        raise PolyshotError(f"{path} exists and is no pack: it is not overwritten.")
 
 
 def find_packs(folder: Path | str) -> list[Path]:

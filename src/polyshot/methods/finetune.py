@@ -46,9 +46,8 @@ class FittedHead(Fitted):
     def predict(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
         """Learn a layer a task, then classify: probabilities [E, Q, W]."""
         support, query = tasks.embedded(self.network)
-        weight, bias = adapt_heads(support, tasks.mask, self.recipe, self.metric)
-        logits = head_logits(query, weight, bias, self.recipe, self.metric)
-        return torch.softmax(logits, -1)
+        head = adapt_heads(support, tasks.mask, self.recipe, self.metric)
+        return torch.softmax(head_logits(query, *head, self.recipe, self.metric), -1)
 
 
 def _fit_head(run: TrainingRun, settings: Settings) -> FittedHead:
@@ -150,13 +149,13 @@ def learn_networks(
     labels = torch.arange(way, device=support.device).repeat_interleave(shot)
     shares = present.flatten(1) / present.flatten(1).sum(1, keepdim=True)  # [E, W * S]
     with torch.enable_grad():
-        values = [*task_kernels(base, tasks).values(), *start]
+        kernels = task_kernels(base, tasks)
+        values = [*kernels.values(), *start]
         # Copies: a single task's view would be the base's own memory, and steps are in place.
         copied = [v.detach().clone(memory_format=torch.contiguous_format) for v in values]
         leaves = [value.requires_grad_() for value in copied]
-        names = list(task_kernels(base, 1))
-        kernels = dict(zip(names, leaves, strict=False))
-        networks = TaskNetworks(kernels, leaves[-2], leaves[-1], unit)
+        *own, weight, bias = leaves
+        networks = TaskNetworks(dict(zip(kernels, own, strict=True)), weight, bias, unit)
         adam = torch.optim.Adam(leaves, lr=rate, foreach=True) if optimiser == "adam" else None
         for _, look in zip(range(steps), cycle(looks), strict=False):
             logits = networks.logits(base, look)
@@ -171,12 +170,8 @@ def learn_networks(
                 for leaf, gradient in zip(leaves, gradients, strict=True):
                     leaf.grad = gradient
                 adam.step()
-    return TaskNetworks(
-        {name: kernel.detach() for name, kernel in kernels.items()},
-        networks.weight.detach(),
-        networks.bias.detach(),
-        unit,
-    )
+    learned = {name: kernel.detach() for name, kernel in networks.kernels.items()}
+    return TaskNetworks(learned, weight.detach(), bias.detach(), unit)
 
 
 def _clipped(gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:

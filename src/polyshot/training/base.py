@@ -111,7 +111,9 @@ class BaseStep(Step):
         how = WEAK if cooling else own.augment
         random = chances(self._seed, number, len(images), images.device)
         ready = self._prepare(images, how, random, mirror)  # [B, 3, S, S]
-        chance = _chances(self._seed, number)
+        stream = counter_rng.key("mix", self._seed)
+        # On the host: no waiting for the device.
+        chance = counter_rng.uniform(stream, torch.tensor([number]), 5)[:, 0].tolist()
         others, share = labels, 1.0
         if not cooling and chance[0] < own.mix:
             partner = same_source_partner(sources, self._sources)
@@ -187,9 +189,3 @@ def mixed(pixels: Tensor, partner: Tensor, chance: Sequence[float]) -> tuple[Ten
     result = pixels.clone()
     result[box] = pixels[box][partner]
     return result, 1 - (cut / side) ** 2
-
-
-def _chances(seed: int, number: int) -> list[float]:
-    """Return five numbers in [0, 1) on the host: no waiting for the device."""
-    rows = torch.tensor([number])
-    return [float(x) for x in counter_rng.uniform(counter_rng.key("mix", seed), rows, 5)[:, 0]]

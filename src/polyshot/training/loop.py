@@ -81,13 +81,13 @@ class _Loop:
         step.ready()
 
     def run(self, asked: Callable[[], int]) -> Best:
-        total = self.schedule.steps * self.step.images
-        if self.schedule.steps == 0 and self.best is None:
+        total, images = self.schedule.steps, self.step.images
+        if total == 0 and self.best is None:
             self._validate()
-        while self.number < self.schedule.steps:
+        while self.number < total:
             stop = self._update(asked)
             self.number += 1
-            due = self._due()
+            due = self.number == total or self.number % max(1, self.schedule.validate_every) == 0
             if due or stop or self.number % LOOK_EVERY == 0:
                 self._look(due)
             if due or stop:
@@ -96,7 +96,7 @@ class _Loop:
                 obey(asked() or stop)
             if self.report and self.writes:
                 try:
-                    self.report(self.step.name, self.number * self.step.images, total)
+                    self.report(self.step.name, self.number * images, total * images)
                 except KeyboardInterrupt:
                     if self.number > self.since:
                         self._look(False)
@@ -186,10 +186,6 @@ class _Loop:
             torch.zeros((), device=self.device) for _ in range(3)
         )
         self.since, self.clock = self.number, time.perf_counter()
-
-    def _due(self) -> bool:
-        every = max(1, self.schedule.validate_every)
-        return self.number % every == 0 or self.number == self.schedule.steps
 
     def _validate(self) -> tuple[float | None, bool | None]:
         """Validate in the first process alone; its batch norm statistics are the ones kept."""

@@ -39,6 +39,8 @@ OPENERS = {b"\x1f\x8b": gzip.GzipFile, b"BZ": bz2.BZ2File, b"\xfd7": lzma.LZMAFi
 BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
 
 Parts = tuple[str, ...]
+Found = tuple[list[PurePosixPath], list[PurePosixPath], Callable[[PurePosixPath], Item]]
+"""Files and folders below a root, all of them, and what turns a file into an item to read."""
 
 
 def accepts(path: Path) -> bool:
@@ -55,22 +57,14 @@ def listings(path: Path, options: ReadOptions) -> Iterator[list[Listing]]:
     else:
         reader, name, origin = "archive", path.name.split(".")[0], path.name
         opened = _zip if path.suffix.lower() == ".zip" else _tar
-    with opened(path, options) as found:
-        yield [replace(found, name=options.name or name, reader=reader, origin=origin)]
+    with opened(path) as found:
+        listing = arrange(*found, str(path), options)
+        yield [replace(listing, name=options.name or name, reader=reader, origin=origin)]
 
 
 @contextmanager
-def _folder(path: Path, options: ReadOptions) -> Iterator[Listing]:
-    """List a folder; links are followed, once."""
-    files, folders = _walk(path)
-
-    def item(relative: PurePosixPath) -> FileItem:
-        return FileItem(path / relative, where=str(relative))
-
-    yield arrange(files, folders, item, str(path), options)
-
-
-def _walk(root: Path) -> tuple[list[PurePosixPath], list[PurePosixPath]]:
+def _folder(path: Path) -> Iterator[Found]:
+    """Walk a folder; links are followed, once."""
     files: list[PurePosixPath] = []
     folders: list[PurePosixPath] = []
     visited: set[str] = set()
@@ -78,14 +72,14 @@ def _walk(root: Path) -> tuple[list[PurePosixPath], list[PurePosixPath]]:
     def stop(error: OSError) -> None:
         raise PolyshotError(f"{error.filename} cannot be listed: {error.strerror}.") from None
 
-    for here, below, names in os.walk(root, onerror=stop, followlinks=True):
+    for here, below, names in os.walk(path, onerror=stop, followlinks=True):
         visited.add(os.path.realpath(here))
         # A link back to a folder already seen would never end.
         below[:] = sorted(n for n in below if os.path.realpath(Path(here, n)) not in visited)
-        relative = PurePosixPath(Path(here).relative_to(root).as_posix())
+        relative = PurePosixPath(Path(here).relative_to(path).as_posix())
         files += [relative / name for name in names]
         folders += [relative / name for name in below]
-    return files, folders
+    yield files, folders, lambda relative: FileItem(path / relative, where=str(relative))
 
 
 @dataclass(frozen=True)
@@ -118,7 +112,7 @@ def _open_zip(path: Path) -> zipfile.ZipFile:
 
 
 @contextmanager
-def _zip(path: Path, options: ReadOptions) -> Iterator[Listing]:
+def _zip(path: Path) -> Iterator[Found]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -127,16 +121,12 @@ def _zip(path: Path, options: ReadOptions) -> Iterator[Listing]:
     files = [PurePosixPath(name) for name in names if not name.endswith("/")]
     folders = [PurePosixPath(name) for name in names if name.endswith("/")]
     spelling = {PurePosixPath(name): name for name in names}
-
-    def item(relative: PurePosixPath) -> ZipItem:
-        return ZipItem(path, where=spelling[relative])
-
-    yield arrange(files, folders, item, str(path), options)
+    yield files, folders, lambda relative: ZipItem(path, where=spelling[relative])
     _open_zip.cache_clear()
 
 
 @contextmanager
-def _tar(path: Path, options: ReadOptions) -> Iterator[Listing]:
+def _tar(path: Path) -> Iterator[Found]:
     with tempfile.TemporaryDirectory(prefix="polyshot-") as scratch:
         try:
             plain = _decompressed(path, Path(scratch))
@@ -151,7 +141,7 @@ def _tar(path: Path, options: ReadOptions) -> Iterator[Listing]:
             member = members[relative]
             return FileItem(plain, str(relative), member.offset_data, member.size)
 
-        yield arrange(files, folders, item, str(path), options)
+        yield files, folders, item
 
 
 def _decompressed(path: Path, scratch: Path) -> Path:
@@ -174,9 +164,7 @@ def arrange(
 ) -> Listing:
     """Assign files to classes: ``class/image``, ``train/class/image``, or deeper inside a class.
 
-    `files` and `folders`, which tell what classes are empty, are all of them, relative to the root;
-    `where` is the root as the user named it. `make_item` turns a file's relative path into
-    something a worker can read.
+    Folders tell what classes are empty; `where` is the root as the user named it.
     """
     paths = sorted(path.parts for path in files if not is_junk(path))
     # In archives, folders without an entry of their own exist as their files' parents.
@@ -197,7 +185,7 @@ def arrange(
     # Sorted by class, then path without the train/val/test part: the same for every archive format.
     inside.sort(key=lambda parts: (parts[skip:], parts))
     return Listing(
-        name=options.name or "",
+        name="",
         class_names=tuple(unicodedata.normalize("NFC", name) for name in class_names),
         items=[make_item(PurePosixPath(*parts)) for parts in inside],
         labels=[ids[parts[skip]] for parts in inside],
@@ -221,21 +209,18 @@ def _depth_of_classes(paths: Sequence[Parts], folders: Sequence[Parts], where: s
             f"a folder of its own, {where}/<class>/<image>."
         )
     depth = 0
-    while _all_deeper(images, depth + 2) and len(_names_at(depth, images, folders)) == 1:
+    shallowest = min(map(len, images), default=0)
+    while shallowest > depth + 2 and len(_names_at(depth, images, folders)) == 1:
         depth += 1  # one folder around everything, as most archives have
     parts = {name.lower() for name in _names_at(depth, images, folders)}
     if parts and parts <= PART_NAMES:
-        if not _all_deeper(images, depth + 2):
+        if shallowest <= depth + 2:
             raise PolyshotError(
                 f"{where} has the parts {', '.join(sorted(parts))} with images directly in them: "
                 f"Polyshot expects class folders there, {where}/train/<class>/<image>."
             )
         depth += 1
     return depth
-
-
-def _all_deeper(paths: Sequence[Parts], depth: int) -> bool:
-    return bool(paths) and all(len(parts) > depth for parts in paths)
 
 
 def _names_at(depth: int, images: Sequence[Parts], folders: Sequence[Parts]) -> set[str]:
@@ -256,9 +241,7 @@ def _groups(paths: Sequence[Parts], pattern: str | None) -> list[str] | None:
         raise PolyshotError(reason) from None
     if compiled.groups < 1:
         raise PolyshotError(f"The group pattern '{pattern}' needs a parenthesis around the group.")
-    names = ["/".join(parts) for parts in paths]
-    found = [compiled.search(name) for name in names]
-    if not any(found):
+    found = [(name, compiled.search(name)) for name in map("/".join, paths)]
+    if not any(match for _, match in found):
         raise PolyshotError(f"The group pattern '{pattern}' matches no image's path.")
-    pairs = zip(found, names, strict=True)
-    return [str(match.group(1)) if match else name for match, name in pairs]
+    return [str(match.group(1)) if match else name for name, match in found]

@@ -48,11 +48,9 @@ def draw(
     """
     if per_class < 1:
         raise PolyshotError(f"per_class is {per_class}; draw at least one image per class.")
-    classes = len(_domain(name, size, seed).class_names)
-    images = np.empty((classes * per_class, 3, size, size), dtype=np.uint8)
-    for row in range(len(images)):
-        images[row] = draw_one(name, row // per_class, row % per_class, size, seed)
-    return images, np.repeat(np.arange(classes, dtype=np.int64), per_class)
+    classes = range(len(_domain(name, size, seed).class_names))
+    images = [_draw_class(name, class_id, size, per_class, seed) for class_id in classes]
+    return np.concatenate(images), np.repeat(np.array(classes, dtype=np.int64), per_class)
 
 
 def draw_one(name: str, class_id: int, example: int, size: int, seed: int) -> NDArray[np.uint8]:

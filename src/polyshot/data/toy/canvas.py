@@ -74,14 +74,8 @@ def project(matrix: Points, points: ArrayLike) -> Points:
 
 def ellipse(x: float, y: float, rx: float, ry: float, sides: int = 20) -> Points:
     """Return the outline `[sides, 2]` of an upright ellipse."""
-    outline: Points = np.array([x, y]) + _circle(sides) * np.array([rx, ry])
-    return outline
-
-
-@lru_cache(maxsize=64)
-def _circle(sides: int) -> Points:
     angles = np.linspace(0, 2 * np.pi, sides, endpoint=False)
-    return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    return np.stack([x + rx * np.cos(angles), y + ry * np.sin(angles)], axis=1)
 
 
 @lru_cache(maxsize=8)

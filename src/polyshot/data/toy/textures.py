@@ -23,7 +23,7 @@ def ink(depth: Points) -> Points:
 
 def off(x: Points) -> Points:
     """Return the distance to the nearest whole number, 0 to 0.5."""
-    return np.abs(x - np.rint(x))
+    return np.abs(cell(x))
 
 
 def cell(x: Points) -> Points:
@@ -80,10 +80,7 @@ def seeds(x: Points, y: Points, rng: Random) -> tuple[Points, Points, Points]:
 
 def odd(*cells: Points) -> NDArray[np.bool_]:
     """Return where the cell numbers add up to an odd number."""
-    total = np.zeros(cells[0].shape)
-    for places in cells:
-        total += np.rint(places)
-    is_odd: NDArray[np.bool_] = total % 2 == 1
+    is_odd: NDArray[np.bool_] = np.sum(np.rint(cells), axis=0) % 2 == 1
     return is_odd
 
 
