@@ -99,12 +99,10 @@ class EpisodeSampler:
             else:
                 chosen, places = self._draw_fixed(numbers, self.shape)
         # Looked up outside of it, so that the result can be used in training.
-        if self._order is None:
-            ids = places.to(torch.int64, copy=True).permute(2, 1, 0)
-        else:
-            ids = _at(self._order, places).permute(2, 1, 0)
-        classes = _at(self._class_ids, chosen).T
+        order = self._order
+        ids = places.to(torch.int64, copy=True) if order is None else _at(order, places)
         # Views, episodes last in memory: a copy would take as long as the drawing.
+        ids, classes = ids.permute(2, 1, 0), _at(self._class_ids, chosen).T
         if isinstance(self.shape, VariableShape):
             shot = int(shots.max())
             return _padded(Episodes(ids[..., :shot], ids[..., shot:], classes), shots, queries)

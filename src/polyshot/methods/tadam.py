@@ -133,21 +133,19 @@ class TadamLearner(Learner):
         start = START_SCALE if metric == "cosine" else 1 / math.sqrt(dim)
         self.log_scale = nn.Parameter(torch.tensor(math.log(start)))
         # The heads lie side by side in one matrix; at zero they do not pull the base anywhere yet.
-        self.heads = nn.Linear(dim, sum(len(own) for own in classes))
+        self.heads = nn.Linear(dim, sum(map(len, classes)))
         nn.init.zeros_(self.heads.weight)
         nn.init.zeros_(self.heads.bias)
-        rows = torch.full((len(classes), 1 + max(map(max, classes))), -1)
-        first = 0
-        for source, own in enumerate(classes):
-            rows[source, list(own)] = torch.arange(first, first + len(own))
-            first += len(own)
-        owners = [source for source, own in enumerate(classes) for _ in own]
+        every = torch.tensor([(source, each) for source, own in enumerate(classes) for each in own])
+        owners, ids = every.T
+        rows = torch.full((len(classes), 1 + int(ids.max())), -1)
+        rows[owners, ids] = torch.arange(len(every))
         self.rows: Tensor
         """int64 ``[sources, class ids]``: the row of a class in the heads."""
         self.register_buffer("rows", rows, persistent=False)
         self.owners: Tensor
         """int64 ``[rows]``: the source of each."""
-        self.register_buffer("owners", torch.tensor(owners), persistent=False)
+        self.register_buffer("owners", owners, persistent=False)
 
     def groups(self) -> list[Group]:
         """Let the base learn slower than the rest."""

@@ -40,6 +40,9 @@ REFERENCES = 4
 CLEAR = 0.02
 """Groups count if the silhouette is this much above that of the clouds."""
 
+FILE = Path("steps", "clusters.json")
+"""In the folder of a run."""
+
 Clusters = list[tuple[int, ...]]
 """Class ids of each cluster, ascending; the clusters by their first class."""
 
@@ -79,9 +82,9 @@ def known_members(packs: Sequence[Pack], config: Config, out: Path) -> list[Memb
     """List the members of a run; none as long as their clusters have not been looked for."""
     if config.modulator.members == 1:
         return [Member(i, pack) for i, pack in enumerate(packs)]
-    if not _file(out).exists():
+    if not (out / FILE).exists():
         return []
-    known = read_json(_file(out))
+    known = read_json(out / FILE)
     return [
         Member(i, part)
         for i, pack in enumerate(packs)
@@ -96,7 +99,7 @@ def write_members(
     images = Images(packs, "train", device)
     found = [find_clusters(base, images, i, config) for i in range(len(packs))]
     names = (pack.domain.name for pack in packs)
-    write_json(_file(out), dict(zip(names, found, strict=True)))
+    write_json(out / FILE, dict(zip(names, found, strict=True)))
 
 
 def find_clusters(base: ResNet, images: Images, source: int, config: Config) -> Clusters:
@@ -226,7 +229,3 @@ def _cloud(points: Tensor, seed: int) -> Tensor:
     normal = torch.special.ndtri(uniform.clamp(2**-25, 1 - 2**-25))
     cloud: Tensor = mean + normal * (scale / len(points) ** 0.5) @ axes
     return cloud
-
-
-def _file(out: Path) -> Path:
-    return out / "steps" / "clusters.json"

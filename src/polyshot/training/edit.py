@@ -162,15 +162,14 @@ def _check_mergeable(one: Pool, other: Pool) -> None:
             raise PolyshotError(
                 f"The pools differ in '{what}', {values[0]} and {values[1]}: they cannot be merged."
             )
-    bases = one.member_hash(0), other.member_hash(0)
-    if bases[0] != bases[1]:
+    pools = (one, other)
+    own, new = (dict(zip(pool.members, pool.member_hashes(), strict=True)) for pool in pools)
+    if own["base"] != new["base"]:
         raise PolyshotError(
-            f"The pools have different bases, {bases[0][:12]} and {bases[1][:12]}: only pools over "
-            "one base can be merged."
+            f"The pools have different bases, {own['base'][:12]} and {new['base'][:12]}: only "
+            "pools over one base can be merged."
         )
-    hashes = [dict(zip(pool.members, pool.member_hashes(), strict=True)) for pool in (one, other)]
-    common = [name for name in one.modulators if name in other.modulators]
-    if clash := [name for name in common if hashes[0][name] != hashes[1][name]]:
+    if clash := [name for name in own if name in new and own[name] != new[name]]:
         raise PolyshotError(
             f"Both pools have {join_names(clash)}, trained differently: remove one of the two "
             "first (polyshot pool remove)."

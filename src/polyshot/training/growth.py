@@ -24,7 +24,7 @@ from polyshot.models.modulators import Modulator, fold
 from polyshot.models.resnet import ResNetConfig
 from polyshot.pool.files import check_domains
 from polyshot.pool.pool import Pool
-from polyshot.pool.statistics import KEPT, SourceTasks, Statistics, TaskSample
+from polyshot.pool.statistics import KEPT, Statistics, TaskSample
 from polyshot.training.folder import check_sources
 from polyshot.training.modulators import ModulatorStep, read_modulator, train_modulator
 from polyshot.training.selector import (
@@ -84,11 +84,9 @@ def add_domain(
         # measured is how much larger than the base's the member's scale should be.
         own, plain = (network_scale(validation, each, config.metric) for each in (member, base))
         scales = [*pool.scales, pool.scales[0] * own / plain]
-        statistics: dict[str, SourceTasks] = {}
-        if pool.statistics:
-            everyone = range(len(pool.members))
-            for source, kept in pool.statistics.items():
-                statistics[source] = kept.with_members([*everyone, None])
+        everyone, old = range(len(pool.members)), pool.statistics.items()
+        statistics = {source: kept.with_members([*everyone, None]) for source, kept in old}
+        if statistics:
             members = Members([*map(pool.network, everyone), member], scales, config, report)
             # No more tasks of the new domain than are kept.
             tasks = selector_tasks(train, config, min(config.selector.tasks, KEPT["train"]))

@@ -231,21 +231,18 @@ class _Loop:
 
 def _optimiser(groups: list[Group], schedule: Schedule) -> torch.optim.Optimizer:
     described = [
-        {
-            "params": group.parameters,
-            "weight_decay": schedule.weight_decay if group.decayed else 0.0,
-            "pace": group.pace,
-        }
-        for group in groups
+        {"params": own, "weight_decay": schedule.weight_decay * decayed, "pace": pace}
+        for own, decayed, pace in groups
     ]
     if schedule.optimiser == "adam":  # decoupled decay; without any it is plain Adam
         return torch.optim.AdamW(described, lr=schedule.learning_rate, fused=True)
     optimiser = torch.optim.SGD(
         described, lr=schedule.learning_rate, momentum=0.9, nesterov=True, fused=True
     )
-    for parameter in (parameter for group in groups for parameter in group.parameters):
-        # The first update would leave its momentum unset, if it is one that is skipped.
-        optimiser.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    for own, _, _ in groups:
+        for parameter in own:
+            # The first update would leave its momentum unset, if it is one that is skipped.
+            optimiser.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return optimiser
 
 

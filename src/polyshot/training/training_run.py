@@ -117,9 +117,9 @@ class TrainingRun:
     def pool(self, kind: Kind) -> Pool:
         """Return the pool with this kind of modulators; the base is not trained again."""
         if kind not in self._pools:
-            pool = self._grown(kind) if self.added else self._trained(kind)
-            # One object, so that what it makes of images is made once for all methods.
-            self._pools[kind] = replace(pool, base=self.base())
+            base = self.base()  # one object: what it makes of images is made once for all methods
+            pool = self._grown(kind) if self.added else self._train(kind, "all")
+            self._pools[kind] = replace(pool, base=base)
         return self._pools[kind]
 
     def addition(self, kind: Kind) -> Addition | None:
@@ -196,34 +196,16 @@ class TrainingRun:
 
     @cached_property
     def _base(self) -> ResNet:
-        kind = self.config.modulator.kind
-        with self._lock(f"pool-{kind}"):
-            self._train(self.config, "base")
-            return self._artifacts().base()
+        return self._train(self.config.modulator.kind, "base").base
 
-    def _artifacts(self) -> Artifacts:
-        """Return what was trained with the config's own kind of modulators, the base above all."""
-        out = self.out / f"pool-{self.config.modulator.kind}"
-        return Artifacts(out, self.sources, self.config, self.device)
-
-    def _trained(self, kind: Kind) -> Pool:
-        self.base()
+    def _train(self, kind: Kind, step: str) -> Pool:
+        """Train a pool; its base is the one of the config's own kind of modulators."""
+        out, own = self.out / f"pool-{kind}", self.config.modulator.kind
+        trained = Artifacts(self.out / f"pool-{own}", [], self.config, self.device).base_file
+        base = None if kind == own else trained
         config = replace(self.config, modulator=replace(self.config.modulator, kind=kind))
-        with self._lock(f"pool-{kind}"):
-            return self._train(config, "all")
-
-    def _train(self, config: Config, step: str) -> Pool:
-        kind = config.modulator.kind
-        own = kind == self.config.modulator.kind
-        return train(
-            self.packs,
-            config,
-            self.out / f"pool-{kind}",
-            step,
-            self.device,
-            progress=self.report,
-            trained_base=None if own else self._artifacts().base_file,
-        )
+        with self._lock(out.name):
+            return train(self.packs, config, out, step, self.device, self.report, trained_base=base)
 
     def _grown(self, kind: Kind) -> Pool:
         old, folder = self.before.pool(kind), self._addition_folder(kind)
