@@ -44,7 +44,7 @@ def batch(given: Tasks, shape: EpisodeShape) -> EpisodeBatch:
     support = given.support_images()
     query = given.query_images().unflatten(1, (shape.way, -1))
     images = torch.cat([support, query], 2)
-    return EpisodeBatch(images, None, given.support[..., 0], [0] * len(given), shape, 0.0)
+    return EpisodeBatch(images, torch.empty(0), given.support[..., 0], [0] * len(given), shape, 0.0)
 
 
 def test_without_steps_it_is_protonet() -> None:

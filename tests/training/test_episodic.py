@@ -37,7 +37,7 @@ class Probe(Learner):
 
     def loss(self, batch: EpisodeBatch) -> Tensor:
         self.given.append(batch)
-        if batch.embeddings is None:
+        if not batch.embeddings.numel():
             return self.base(batch.images.flatten(0, 2)).square().mean()
         support, query = batch.split(batch.embeddings)
         return batch.cross_entropy(prototype_logits(query, prototypes(support)))

@@ -26,10 +26,7 @@ CHUNK = 1 << 21
 
 @dataclass(frozen=True)
 class Episodes:
-    """A slice of episodes as positions in the domain's pack.
-
-    Where shapes vary, -1 pads to the widest episode of the slice.
-    """
+    """A slice of episodes as positions in the domain's pack; -1 pads them to the widest one."""
 
     support: Tensor
     """int64 ``[E, way, shot]``."""
@@ -43,7 +40,7 @@ class Episodes:
 
     def fingerprint(self) -> str:
         """Hash of the indices: two machines with the same one have drawn the same episodes."""
-        tensors = (self.support, self.query, self.classes)
+        tensors = vars(self).values()
         return digest(*(tensor.cpu().contiguous().numpy().tobytes() for tensor in tensors))
 
     def save(self, path: Path) -> None:
@@ -131,8 +128,7 @@ class EpisodeSampler:
         way = min(shape.max_way, len(self.class_ids))
         chosen = draw_distinct(uniform(self.key, numbers, way), self._class_count)
         limits = [table[chosen.cpu()] for table in (self._sizes.cpu(), *self._limits)]
-        stream = counter_rng.key(self.key, "shape")
-        drawn = variable_numbers(shape, stream, numbers.cpu(), *limits)
+        drawn = variable_numbers(shape, counter_rng.key(self.key, "shape"), numbers.cpu(), *limits)
         shots, queries = (tensor.to(self.device) for tensor in drawn)
         if self.group_disjoint:
             return chosen, self._draw_grouped(numbers, chosen, shots, queries), shots, queries
@@ -153,10 +149,8 @@ class EpisodeSampler:
         """Return places in ``_order``, ``[most shots + most queries, way, E]``."""
         ways = torch.arange(len(chosen), device=self.device)[:, None]
         stream, rows = counter_rng.key(self.key, "groups"), (numbers * len(chosen) + ways).flatten()
-        groups = self._groups[chosen].flatten(0, 1)
-        support, query = draw_group_disjoint(
-            stream, rows, groups, shots.flatten(), queries.flatten()
-        )
+        groups, wanted = self._groups[chosen].flatten(0, 1), (shots.flatten(), queries.flatten())
+        support, query = draw_group_disjoint(stream, rows, groups, *wanted)
         images = torch.cat([support, query], 1).T.reshape(-1, *chosen.shape)
         # Padding may point past the class's end, but never past the table's.
         return (images + _at(self._starts, chosen)).clamp_(max=len(self.domain.labels) - 1)

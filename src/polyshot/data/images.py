@@ -95,11 +95,7 @@ def as_list(images: Images) -> list[ImageLike]:
 
 
 def decode(data: bytes, size: int) -> NDArray[np.uint8] | BadImage:
-    """Decode a file of any format and colour mode that Pillow reads: uint8 ``[3, size, size]``.
-
-    It becomes RGB, and square by a shorter-side resize and a centre crop. What is no usable image
-    is a reason why.
-    """
+    """Decode a file of any kind that Pillow reads: square RGB, uint8 ``[3, size, size]``."""
     if not data:
         return BadImage("empty file")
     try:
@@ -132,10 +128,7 @@ def _damaged(error: Exception) -> BadImage:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Convert grey, palette, alpha, CMYK, 16-bit and float images to 8-bit RGB.
-
-    Transparent parts become white, which is what a page or a viewer shows behind them.
-    """
+    """Convert an image of any mode to 8-bit RGB; transparent parts become white, as on a page."""
     if image.mode == "RGB":
         return image
     if image.mode.startswith("I") or image.mode == "F":

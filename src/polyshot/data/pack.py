@@ -188,7 +188,8 @@ class PackWriter:
         return Pack.open(self.path, verify=False)
 
     def __exit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> None:
-        unfinished = error or _UnfinishedError()  # nothing is left to undo after `finish`
+        # Nothing is left to undo after `finish`.
+        unfinished = error or RuntimeError("The pack was left before it was finished.")
         self._stack.__exit__(type(unfinished), unfinished, trace)
 
     def _write_header(self) -> None:
@@ -197,10 +198,6 @@ class PackWriter:
         self._file.seek(0)
         header = {"descr": "|u1", "fortran_order": False, "shape": shape}
         npy.write_array_header_1_0(self._file, header)
-
-
-class _UnfinishedError(Exception):
-    """A pack was left before it was finished."""
 
 
 def check_destination(path: Path, overwrite: bool) -> None:

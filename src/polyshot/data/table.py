@@ -57,8 +57,7 @@ class Images:
             place_of_id = np.full(len(pack.domain.labels), -1, dtype=np.int64)
             place_of_id[ids] = start + np.arange(len(ids))
             self._table.append(torch.from_numpy(place_of_id).to(self.index_device))
-        joint = torch.from_numpy(np.concatenate(labels))
-        self.labels = joint.to(self.index_device, torch.int64)
+        self.labels = torch.from_numpy(np.concatenate(labels)).to(self.index_device, torch.int64)
         """int64 ``[places]`` over the classes of all packs."""
         if self.resident:
             self._pixels = self._load()
@@ -95,10 +94,7 @@ class Images:
 
 
 class Prefetch(Generic[Made]):
-    """Makes the things of the next updates in a background thread while this one is worked on.
-
-    Not `ahead` but at once where they are at hand.
-    """
+    """Makes the things of the next updates in a thread, unless not `ahead`: each when asked for."""
 
     def __init__(self, make: Callable[[int], Made], last: int, ahead: bool = True):
         self.make, self.last, self.ahead = make, last, ahead

@@ -113,7 +113,6 @@ class FeatLearner(Learner):
 
     def loss(self, batch: EpisodeBatch) -> Tensor:
         """Cross-entropy, and the divergence of the attention from where it should look."""
-        assert batch.embeddings is not None
         support, query = batch.split(batch.embeddings)
         logits, log_attention = self.logits(support, query)
         target = wanted_attention(batch.labels, batch.shape.way)

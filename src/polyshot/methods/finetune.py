@@ -161,8 +161,7 @@ def learn_networks(
             logits = networks.logits(base, look)
             # The sum of the tasks' losses: the gradient of each task is that of its own.
             losses = F.cross_entropy(logits.mT, labels.expand(tasks, -1), reduction="none")
-            loss = (losses * shares).sum()
-            gradients = torch.autograd.grad(loss, leaves)
+            gradients = torch.autograd.grad((losses * shares).sum(), leaves)
             if adam is None:
                 with torch.no_grad():
                     torch._foreach_add_(leaves, _clipped(gradients), alpha=-rate)

@@ -117,14 +117,13 @@ def register(method: Method) -> None:
 
 def find_methods(names: Sequence[str] = ()) -> list[Method]:
     """Look methods up; all of them, in the order of the tables, if none is named."""
-    places = {}
-    for place, module in enumerate(MODULES):
-        places[import_module(f"polyshot.methods.{module}").__name__] = place
+    files = [import_module(f"polyshot.methods.{module}").__name__ for module in MODULES]
     for name in names:
         if name not in METHODS:
             raise unknown("method", name, METHODS, 20)
     if names:
         return [METHODS[name] for name in names]
+    places = {file: place for place, file in enumerate(files)}
     return sorted(METHODS.values(), key=lambda each: places.get(each.fit.__module__, len(places)))
 
 

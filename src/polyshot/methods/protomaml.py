@@ -53,10 +53,7 @@ class ProtoMamlLearner(Learner):
         return batch.cross_entropy(adapted.logits(self.base, query))
 
     def head(self, support: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Make the prototypes' classifier: weight [E, W, d], bias [E, W].
-
-        `support` are images [E, W, S, 3, side, side], `mask` [E, W, S] is True where there is one.
-        """
+        """Make the classifier of the images' prototypes: weight [E, W, d], bias [E, W]."""
         flat = support.flatten(0, 2).contiguous(memory_format=torch.channels_last)
         with bf16_on(support.device):
             embeddings = self.base(flat)

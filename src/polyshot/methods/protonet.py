@@ -10,7 +10,6 @@ that share a source share its network.
 """
 
 import copy
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,7 +19,7 @@ from torch import Tensor
 from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.prototypes import Prototypes, prototypes_on
-from polyshot.models.heads import Metric, prototype_logits, prototypes
+from polyshot.models.heads import Metric
 from polyshot.models.resnet import ResNet
 from polyshot.predict.readout import fit_classifiers
 from polyshot.tasks import Tasks
@@ -39,10 +38,7 @@ class ProtoNetLearner(Learner):
 
     def loss(self, batch: EpisodeBatch) -> Tensor:
         """Cross-entropy of squared distances from the prototypes."""
-        assert batch.embeddings is not None
-        support, query = batch.split(batch.embeddings)
-        scale = 1 / math.sqrt(query.shape[-1])
-        return batch.cross_entropy(prototype_logits(query, prototypes(support), "euclidean", scale))
+        return batch.prototype_loss()
 
     def probabilities(self, tasks: Tasks) -> Tensor:
         """Classify by the metric that is used later: [E, Q, W]."""
@@ -124,8 +120,7 @@ class Average(Fitted):
 
 
 def _fit_average(run: TrainingRun, settings: Settings) -> Average:
-    singles = [run.single(source) for source in range(len(run.packs))]
-    networks = [from_scratch(single, settings) for single in singles]
+    networks = [from_scratch(run.single(source), settings) for source in range(len(run.packs))]
     return Average([prototypes_on(run, network) for network in networks], run.sources)
 
 

@@ -153,7 +153,6 @@ class TadamLearner(Learner):
 
     def loss(self, batch: EpisodeBatch) -> Tensor:
         """Cross-entropy under the conditions, the auxiliary loss, and a pull on the strengths."""
-        assert batch.embeddings is not None
         plain, _ = batch.split(batch.embeddings)
         embeddings = self.conditioned(plain, batch.images.flatten(1, 2))
         support, query = batch.split(embeddings.view_as(batch.embeddings))
@@ -165,7 +164,6 @@ class TadamLearner(Learner):
 
     def auxiliary_loss(self, batch: EpisodeBatch) -> Tensor:
         """Classify the images among all training classes of their source, unconditioned."""
-        assert batch.embeddings is not None
         sources = torch.tensor(batch.sources, device=batch.classes.device)
         labels = self.rows[sources.unsqueeze(1), batch.classes]  # [E, W]
         logits = self.heads(batch.embeddings)  # [E, W, S + Q, rows]

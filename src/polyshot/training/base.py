@@ -29,10 +29,7 @@ WORTH_COMPILING = 2000
 
 
 class CosineLayer(nn.Module):
-    """Logits are a learned scale times the cosines with a vector for each class.
-
-    *A Closer Look at Few-shot Classification* (Chen et al., 2019) calls it Baseline++.
-    """
+    """A learned scale times the cosines with a vector a class: Baseline++ of Chen et al. (2019)."""
 
     def __init__(self, inputs: int, classes: int):
         super().__init__()
@@ -159,10 +156,7 @@ def initial_base(config: Config, start: Path | None = None) -> ResNet:
 
 
 def same_source_partner(sources: Tensor, count: int) -> Tensor:
-    """Give every image the next one of its source: sources [B] -> positions [B].
-
-    The batch was drawn at random, so the next one is a random one.
-    """
+    """Give every image the next one of its source, which is a random one: positions [B]."""
     order = sources.argsort(stable=True)
     ones = torch.ones_like(sources)
     sizes = torch.zeros(count, dtype=sources.dtype, device=sources.device)

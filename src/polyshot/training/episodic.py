@@ -4,6 +4,7 @@ All episodes of an update are one batch. Those of a rival each come from a sourc
 the state with the best accuracy on the sources' validation classes is kept, as for the pool.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from polyshot.config import ModulatorConfig
 from polyshot.data.augment import augment
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.table import Images, Prefetch
+from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.models.resnet import ResNet
 from polyshot.models.views import normalise
 from polyshot.tasks import Tasks
@@ -31,8 +33,8 @@ class EpisodeBatch:
 
     images: Tensor
     """Normalised float ``[E, W, S + Q, 3, side, side]``: of each class first the support."""
-    embeddings: Tensor | None
-    """Of the learner's base, ``[E, W, S + Q, d]``, with gradients; None where it asked for none."""
+    embeddings: Tensor
+    """Of the learner's base, ``[E, W, S + Q, d]``, with gradients; ``[0]`` if it asked for none."""
     classes: Tensor
     """int64 ``[E, W]`` class ids in the source's domain."""
     sources: list[int]
@@ -54,6 +56,12 @@ class EpisodeBatch:
     def cross_entropy(self, logits: Tensor) -> Tensor:
         """Compare logits of the queries ``[E, W * Q, W]`` with their labels."""
         return F.cross_entropy(logits.float().flatten(0, 1), self.labels.flatten())
+
+    def prototype_loss(self) -> Tensor:
+        """Classify the queries by prototypes, squared distance / sqrt(d): cross-entropy."""
+        support, query = self.split(self.embeddings)
+        scale = 1 / math.sqrt(query.shape[-1])
+        return self.cross_entropy(prototype_logits(query, prototypes(support), scale=scale))
 
 
 class Learner(nn.Module, ABC):
@@ -129,7 +137,8 @@ class EpisodeStep(Step):
 
     def batch(self, number: int, network: nn.Module | None) -> EpisodeBatch:
         """Make the episodes of an update, with their embeddings by a network if there is one."""
-        pixels, own, embeddings = self.pixels(number), self._own, None
+        pixels, own = self.pixels(number), self._own
+        embeddings = pixels.new_empty(0)
         if network is not None:
             with bf16_on(pixels.device):
                 flat = network(pixels).float()
@@ -233,5 +242,6 @@ class _Loss(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         shape, episodes = self.plan.shape, self.plan.episodes
         grouped = images.view(episodes, shape.way, -1, *images.shape[1:])
-        nothing = torch.empty(0, dtype=torch.int64, device=images.device)
-        return self.learner.loss(EpisodeBatch(grouped, None, nothing, [0] * episodes, shape, 0.0))
+        nothing = images.new_empty(0)
+        batch = EpisodeBatch(grouped, nothing, nothing.long(), [0] * episodes, shape, 0.0)
+        return self.learner.loss(batch)

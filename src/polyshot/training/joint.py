@@ -57,10 +57,7 @@ class JointClassifier(Classifier):
 
 @dataclass(frozen=True, eq=False)
 class MembersAct(Act):
-    """A site at which the rows of a batch have different modulators, as `member_parameters` says.
-
-    Rows stand in a fixed order, `sizes` of each modulator and last those of the base alone.
-    """
+    """A site at which rows have the modulators that a `JointClassifier` gives them by `sizes`."""
 
     base: nn.Module
     site: Site

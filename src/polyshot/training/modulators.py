@@ -6,7 +6,6 @@ few classes decide.
 """
 
 import copy
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,6 @@ from polyshot.config import Config
 from polyshot.data.table import Images
 from polyshot.models.backbone import sites_of
 from polyshot.models.foreign import Backbone
-from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.models.modulators import Kind, Modulator, fold, member_parameters
 from polyshot.tasks import Tasks
 from polyshot.training.episodic import EpisodeStep
@@ -70,12 +68,8 @@ class ModulatorStep(EpisodeStep):
         self._member = self.recorded(self._member)
 
     def loss(self, number: int) -> Tensor:
-        """Cross-entropy of prototypes, squared distance / sqrt(d), all episodes in one forward."""
-        batch = self.batch(number, self._member)
-        assert batch.embeddings is not None
-        support, query = batch.split(batch.embeddings)
-        scale = 1 / math.sqrt(query.shape[-1])
-        return batch.cross_entropy(prototype_logits(query, prototypes(support), "euclidean", scale))
+        """Cross-entropy of prototypes, all episodes in one forward."""
+        return self.batch(number, self._member).prototype_loss()
 
     def validate(self) -> float:
         """Accuracy on episodes of the source's validation classes, at full strength."""
@@ -161,15 +155,12 @@ def choose_strength(
 
 def resampled_gain(gain: Tensor, classes: Tensor, seed: int) -> Tensor:
     """Average a gain [E, W] over classes drawn with replacement, many times: [resamplings]."""
-    known, index = torch.unique(classes, return_inverse=True)
-    count = len(known)
-    zeros = torch.zeros(count, dtype=torch.float64)
-    total = zeros.scatter_add(0, index.flatten(), gain.double().flatten())
-    weight = zeros.scatter_add(0, index.flatten(), torch.ones(index.numel(), dtype=torch.float64))
+    known, index, weight = torch.unique(classes, return_inverse=True, return_counts=True)
+    count, total = len(known), torch.bincount(index.flatten(), gain.double().flatten())
     key = counter_rng.key("classes", seed)
     random = counter_rng.uniform(key, torch.arange(RESAMPLINGS), count)  # [classes, resamplings]
     drawn = (random * count).long()
-    return total[drawn].sum(0) / weight[drawn].sum(0)
+    return torch.div(total[drawn].sum(0), weight[drawn].sum(0))
 
 
 def train_modulator(step: ModulatorStep, record: Record) -> tuple[Modulator, dict[str, Any]]:

@@ -43,10 +43,7 @@ def world_size() -> int:
 
 
 def own_device(asked: torch.device | str | None = None) -> torch.device:
-    """Return the device of this process: what was asked for, or a GPU if there is one.
-
-    ``cuda`` without a number is the GPU that torchrun meant for this process.
-    """
+    """Return the device asked for, or a GPU if there is one; of several, the one torchrun meant."""
     device = asked if isinstance(asked, torch.device) else best_device(asked)
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))

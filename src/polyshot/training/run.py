@@ -241,10 +241,7 @@ class _Run:
         self.done = Artifacts(self.out, names, self.config, self.device)
 
     def _selector_tasks(self, count: int) -> tuple[list[Tasks], list[str]]:
-        """Draw tasks of each member's classes, and where these are a cluster, of the whole source.
-
-        Returns them and the source that each set is of.
-        """
+        """Draw tasks of the members' classes, and of whole sources with clusters; also of which."""
         train = Images([member.pack for member in self.members], "train", self.device)
         tasks = selector_tasks(train, self.config, count)
         owners = [self.names[member.source] for member in self.members]

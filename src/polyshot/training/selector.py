@@ -120,10 +120,8 @@ class Members:
     def _looks(
         self, sets: Sequence[Tasks], name: str
     ) -> Iterator[tuple[Tensor, list[Tensor], list[Tensor]]]:
-        """Yield how each set looks: to the base [E, d], each member's unit prototypes and logits.
-
-        A modulator of strength 0 is the base itself: each network is asked once.
-        """
+        """Yield the base's task embeddings [E, d], each member's unit prototypes and logits."""
+        # A modulator of strength 0 is the base itself: each network is asked once.
         networks, metric, done = list(dict.fromkeys(self.networks)), self.config.metric, 0
         total = len(networks) * sum(tasks.table.count for tasks in sets)
         for tasks in sets:

@@ -136,10 +136,7 @@ class Best:
 
 
 class Metrics:
-    """What a training tells: ``metrics.jsonl``, a JSON line a look, and TensorBoard if installed.
-
-    With no path, in processes that do not write, it does nothing.
-    """
+    """What a training tells, as JSON lines and, if installed, TensorBoard; nothing with no path."""
 
     def __init__(self, path: Path | None):
         self.path = path

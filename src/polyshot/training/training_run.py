@@ -132,8 +132,7 @@ class TrainingRun:
     def single(self, source: int) -> "TrainingRun":
         """Return the run of one source alone, for networks trained by episodes from scratch.
 
-        Its config holds nothing that these do not depend on, so that runs of several presets share
-        it.
+        Runs of several presets share it: its config holds what these networks depend on alone.
         """
         plain, own = Config(), self.config
         idle = ("kind", "strengths", "channel_learning_rate", "members")

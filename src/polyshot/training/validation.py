@@ -48,10 +48,7 @@ def _drawn(
 
 
 def logits_by_class(support: Tensor, query: Tensor, metric: Metric) -> Tensor:
-    """Compare queries with prototypes, scale 1: raw embeddings -> ``[E, W, Q, W]``.
-
-    `support` is ``[E, W, S, d]``, `query` ``[E, W * Q, d]``, class by class.
-    """
+    """Compare raw queries [E, W * Q, d] with prototypes of [E, W, S, d], scale 1: [E, W, Q, W]."""
     centres = prototypes(prepared(support, metric))  # [E, W, d]
     flat = prototype_logits(prepared(query, metric), centres, metric)  # [E, W * Q, W]
     way = support.shape[1]

@@ -47,8 +47,7 @@ def listings(path: Path, options: ReadOptions) -> Iterator[list[Listing]]:
         raise PolyshotError(
             f"{path} has {len(domains)} domains ({join_names(domains)}), --name takes one."
         )
-    found = [_listing(options.name or name, files, options) for name, files in domains.items()]
-    yield found
+    yield [_listing(options.name or name, files, options) for name, files in domains.items()]
     _row_group.cache_clear()
 
 

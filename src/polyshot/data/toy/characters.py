@@ -48,14 +48,11 @@ def _warped(mask: Image.Image, matrix: Points, size: int) -> Array:
 
 @c.domain((unicodedata.name(character).lower() for character in CHARACTERS), mirror=False)
 def glyphs(class_id: int, rng: Random, size: int) -> Array:
-    """Printed characters of four scripts in many fonts, colours and poses.
-
-    One is on a coloured ground, often between cut-off neighbours.
-    """
+    """Printed characters of four scripts in many fonts, colours and poses."""
     font = int(rng.integers(len(FONTS)))
     matrix = c.view(rng, turn=0.3, zoom=(0.85, 1.3), shift=0.2, tilt=0.15, squash=0.25)
     ink = _warped(_mask(font, CHARACTERS[class_id], size), matrix, size)
-    for side in (-1.5, 1.5):
+    for side in (-1.5, 1.5):  # neighbours, cut off
         if rng.random() < 0.4:
             beside = matrix @ np.array([[1, 0, side], [0, 1, 0], [0, 0, 1]])
             other = CHARACTERS[rng.integers(len(CHARACTERS))]
@@ -123,10 +120,7 @@ def _layout(class_id: int) -> tuple[tuple[str, float, Points], ...]:
 
 @c.domain((f"{first} and {second}" for first, second in PAIRS), mirror=False)
 def strokes(class_id: int, rng: Random, size: int) -> Array:
-    """Hand-written characters of an invented script, dark ink on pale paper.
-
-    Each part is moved a little, every stroke bent a little.
-    """
+    """Hand-written characters of an invented script, dark ink on pale paper."""
     paper = c.hsv(rng.uniform(0.08, 0.16), rng.uniform(0, 0.2), rng.uniform(0.85, 1))
     matrix = c.view(rng, turn=0.25, zoom=(0.7, 1.05), shift=0.14, tilt=0.1, squash=0.35)
     canvas = Canvas(size, c.clouds(rng, paper, 0.015), matrix)

@@ -143,10 +143,7 @@ LANDS = tuple(product(COVERS, WAYS))
 
 @c.domain((f"{cover} with {way}" for cover, way in LANDS), mirror=True)
 def aerial(class_id: int, rng: Random, size: int) -> Array:
-    """Land from above: fields, trees or roofs with a road or a water through them.
-
-    The way through the land has its own direction.
-    """
+    """Land from above: fields, trees or roofs with a road or a water through them."""
     cover, way = LANDS[class_id]
     drawn, water = WAYS[way]
     soil = c.hsv(rng.uniform(0.07, 0.25), rng.uniform(0.15, 0.5), rng.uniform(0.4, 0.75))
@@ -159,6 +156,7 @@ def aerial(class_id: int, rng: Random, size: int) -> Array:
         # asphalt or gravel; a tone between them would drown in the land
         tone = rng.choice([0.15, 0.8]) + rng.uniform(0, 0.15)
         colour = c.hsv(rng.uniform(0.05, 0.15), rng.uniform(0, 0.15), tone)
+    # the way through the land has its own direction
     canvas.look(c.view(rng, turn=np.pi, zoom=(0.8, 1.15), shift=0.2, tilt=0.08, flip=True))
     drawn(canvas, rng, colour)
     return c.light(rng, canvas.picture(), 1.0)

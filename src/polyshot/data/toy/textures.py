@@ -258,10 +258,7 @@ TRAILS = tuple(product(PATHS, MOVERS))
 
 @c.domain((f"{mover}, {path}" for path, mover in TRAILS), mirror=True)
 def smears(class_id: int, rng: Random, size: int) -> Array:
-    """Trails of moving blobs added up over time, as in dynamic images of videos.
-
-    Early ones darken, late ones brighten.
-    """
+    """Trails of moving blobs added up over time, as in dynamic images of videos."""
     path, mover = TRAILS[class_id]
     time = np.linspace(0, 1, _STEPS)
     track = np.stack(PATHS[path](time), axis=1)
@@ -282,7 +279,7 @@ def smears(class_id: int, rng: Random, size: int) -> Array:
     ticks = c.pixels(size)[0, :, 0]
     chroma = rng.normal(0, 1, 3)
     chroma *= 0.35 / np.linalg.norm(chroma)
-    # from dark to bright; the chroma keeps the middle of the way visible on grey
+    # early blobs darken, late ones brighten; the chroma keeps the middle of the way visible on grey
     tint = chroma + rng.uniform(0.25, 0.45) * (1.8 * time[:, None] - 0.7)
     added = np.zeros((size, size, 3))
     spread = width * scale * rng.uniform(0.8, 1.2)
