@@ -375,11 +375,7 @@ def draw_tasks(
     drawn = sampler(0, count)
     ids = torch.cat([drawn.support, drawn.query], 2)  # [E, W, S + Q]
     needed, positions = torch.unique(ids, return_inverse=True)
-    places, positions = images.places(source, needed), positions.to(images.device)
-
-    def take(wanted: Tensor) -> Tensor:
-        return images.bring(images.take(places[wanted.to(places.device)]))
-
+    take, positions = images.taker(images.places(source, needed)), positions.to(images.device)
     shot = drawn.support.shape[2]
     table = Table(take, len(needed), images.device, views, frozen)
     query = positions[..., shot:].flatten(1)

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -83,7 +83,15 @@ def import_source(
     options, read_options = options or ImportOptions(), read_options or ReadOptions()
     if not 8 <= options.size <= 1024:
         raise PolyshotError(f"A size of {options.size} pixels makes no sense: choose 8 to 1024.")
-    with open_source(path, read_options) as listings:
+    if not path.exists():
+        raise PolyshotError(f"There is no file or folder {path}.")
+    reader = next((each for each in READERS if each.accepts(path)), None)
+    if reader is None:
+        raise PolyshotError(
+            f"{path} is in no format Polyshot reads: give a folder with a folder for each class, a "
+            "zip or tar file of one, Parquet files, or the Visual Decathlon's root."
+        )
+    with reader.listings(path, read_options) as listings:
         chosen = _choose(listings, options, path)
         if options.split_file and len(chosen) > 1:
             raise PolyshotError("--split describes one domain: name it with --only.")
@@ -200,19 +208,6 @@ def _complaint(name: str, bad: Sequence[BadImage], total: int) -> str:
     return (
         f"{name}: {len(bad):,} of {total:,} files cannot be read ({counts}): {examples}. "
         "Repair or remove them, or pass --skip-bad to go on without them."
-    )
-
-
-def open_source(path: Path, options: ReadOptions) -> AbstractContextManager[list[Listing]]:
-    """Find the reader for a path and list its domains."""
-    if not path.exists():
-        raise PolyshotError(f"There is no file or folder {path}.")
-    for reader in READERS:
-        if reader.accepts(path):
-            return reader.listings(path, options)
-    raise PolyshotError(
-        f"{path} is in no format Polyshot reads: give a folder with a folder for each class, a zip "
-        "or tar file of one, Parquet files, or the Visual Decathlon's root."
     )
 
 

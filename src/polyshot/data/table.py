@@ -84,6 +84,10 @@ class Images:
         """Move what `take` returned, or indices, to the device."""
         return tensor.to(self.device, non_blocking=True)
 
+    def taker(self, places: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return what brings images to the device by their positions among these places."""
+        return lambda wanted: self.bring(self.take(places[wanted.to(places.device)]))
+
     def _load(self) -> Tensor:
         pixels = torch.empty((self.starts[-1], *self._shape), dtype=torch.uint8, device=self.device)
         for pack, ids, start in zip(self.packs, self.ids, self.starts[:-1], strict=True):

@@ -77,9 +77,8 @@ class QueryAttention(nn.Module):
         values, own = (self.value(x) @ self.out.weight.mT for x in (context, query))
         at_context = attention[..., :count].flatten(1, 2) @ values  # [E, Q * (N + 1), d]
         mixed = at_context.unflatten(1, (queries, -1)) + attention[..., count:] * own.unsqueeze(2)
-        before = torch.cat(
-            [context.unsqueeze(1).expand(-1, queries, -1, -1), query.unsqueeze(2)], 2
-        )  # [E, Q, N + 1, d]
+        each = context.unsqueeze(1).expand(-1, queries, -1, -1)
+        before = torch.cat([each, query.unsqueeze(2)], 2)  # [E, Q, N + 1, d]
         after = self.norm(before + self.drop_output(mixed + self.out.bias))
         return after[:, :, :count], after[:, :, count], log_attention
 
@@ -133,7 +132,13 @@ class FeatLearner(Learner):
 
     def probabilities(self, tasks: Tasks) -> Tensor:
         """Classify by the adapted prototypes: [E, Q, W]."""
-        return _by_floats(self.base, tasks, tasks.way + 1, lambda *of: self.logits(*of)[0])
+        return self.in_parts(tasks, tasks.way + 1, lambda *of: self.logits(*of)[0])
+
+    def in_parts(self, tasks: Tasks, vectors: int, logits: Callable[..., Tensor]) -> Tensor:
+        """Classify a few tasks at a time, each query with so many vectors of its own: [E, Q, W]."""
+        floats = tasks.query.shape[1] * vectors * self.base.config.dim  # of one task
+        size = FLOATS[tasks.device.type] // floats
+        return in_parts(tasks, size, lambda part: logits(*part.embedded(self.base), part.mask))
 
 
 def faster_than_base(learner: Learner, groups: Sequence[Group]) -> list[Group]:
@@ -157,18 +162,6 @@ def wanted_attention(labels: Tensor, way: int) -> Tensor:
     return torch.diag_embed(1 - pair) + halves
 
 
-def _by_floats(
-    base: ResNet,
-    tasks: Tasks,
-    vectors: int,
-    logits: Callable[[Tensor, Tensor, Tensor | None], Tensor],
-) -> Tensor:
-    """Classify a few tasks at a time, each query with so many vectors of its own: [E, Q, W]."""
-    floats = tasks.query.shape[1] * vectors * base.config.dim  # of one task
-    size = FLOATS[tasks.device.type] // floats
-    return in_parts(tasks, size, lambda part: logits(*part.embedded(base), part.mask))
-
-
 @dataclass(eq=False)
 class Feat(Fitted):
     """The trained attention on its base."""
@@ -183,7 +176,7 @@ class Feat(Fitted):
         if adaptation == "none":
             return self.learner.probabilities(tasks)
         vectors = tasks.way * tasks.shot + 1
-        return _by_floats(self.learner.base, tasks, vectors, self._head_logits)
+        return self.learner.in_parts(tasks, vectors, self._head_logits)
 
     def _head_logits(self, support: Tensor, query: Tensor, mask: Tensor | None) -> Tensor:
         """Learn a head a query on the support set [E, W, S, d] as it sees it: [E, Q, W]."""

@@ -3,7 +3,6 @@
 Every rule over the pool is a method; those of the paper with either kind of modulator.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
@@ -132,22 +131,18 @@ def with_learning(pool: Pool, settings: Settings) -> Pool:
     return replace(pool, adaptation=config)
 
 
-def _fit(kind: Kind, rule_name: str) -> Callable[[TrainingRun, Settings], PoolWithRule]:
-    def fit(run: TrainingRun, settings: Settings) -> PoolWithRule:
-        pool = run.pool(kind)
-        pool = with_learning(pool, settings) if settings else pool
-        return PoolWithRule(pool, rule_name)
-
-    return fit
-
-
 def _method(name: str, rule_name: str, kind: Kind, about: str, paper: str) -> Method:
     learns = kind == "conv1x1"  # what `tsa` learns is such a modulator
+
+    def fit(run: TrainingRun, settings: Settings) -> PoolWithRule:
+        pool = run.pool(kind)
+        return PoolWithRule(with_learning(pool, settings) if settings else pool, rule_name)
+
     return Method(
         name,
         paper,
         about,
-        _fit(kind, rule_name),
+        fit,
         ("none", "head", "pa", "tsa") if learns else ("none", "head"),
         slow=("tsa",) if learns else (),
         settings=LEARNING if learns else {},

@@ -193,9 +193,8 @@ class TadamLearner(Learner):
             network = partial(self.conditioned, plain, mask=part.mask)
             embeddings = over_views(network, both, part.table.views)
             support, query = embeddings[:, :count].view_as(plain), embeddings[:, count:]
-            return (
-                fit_classifiers(support, part.mask, self.metric, scale, kind, head).logits(query).mT
-            )
+            classifiers = fit_classifiers(support, part.mask, self.metric, scale, kind, head)
+            return classifiers.logits(query).mT
 
         return in_parts(tasks, BATCH[tasks.device.type] // images, logits)
 

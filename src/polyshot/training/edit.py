@@ -188,13 +188,12 @@ def _joint_statistics(one: Pool, other: Pool, members: Sequence[str]) -> dict[st
     return joint
 
 
-def _with_outputs(selector: Selector, kept: Sequence[int]) -> Selector:
+def _with_outputs(selector: Selector, kept: list[int]) -> Selector:
     """Return a selector among some of its members; how it ranks these stays as it is."""
     hidden, inputs = selector.hidden.weight.shape
     new = Selector(inputs, len(kept), hidden, selector.dropout.p).to(selector.mean.device)
     state = dict(selector.state_dict())
-    rows = list(kept)
-    state |= {f"output.{name}": state[f"output.{name}"][rows] for name in ("weight", "bias")}
+    state |= {f"output.{name}": state[f"output.{name}"][kept] for name in ("weight", "bias")}
     new.load_state_dict(state)
     return new
 

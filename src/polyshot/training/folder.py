@@ -196,11 +196,6 @@ class Artifacts:
             members.append(fold(base, modulator, strength) if strength else base)
         return [base, *members]
 
-    def checkpoint(self, file: Path) -> Path:
-        """Return where the checkpoint of a step with this result lies."""
-        inside = file.relative_to(self.out / "steps")
-        return (self.out / "checkpoints" / inside).with_suffix(".pt")
-
     def need(self, file: Path, step: str) -> None:
         """Refuse to go on without the result of a step."""
         if not file.exists():

@@ -225,8 +225,5 @@ def _joined(samples: Sequence[TaskSample]) -> Examples:
     tasks, accuracy, likelihood = (
         torch.cat(tensors).float() for tensors in zip(*samples, strict=True)
     )
-    return Examples(
-        tasks,
-        accuracy.where(~accuracy.isnan(), 0.0),
-        likelihood.where(~likelihood.isnan(), -torch.inf),
-    )
+    likelihood = likelihood.where(~likelihood.isnan(), -torch.inf)
+    return Examples(tasks, accuracy.where(~accuracy.isnan(), 0.0), likelihood)

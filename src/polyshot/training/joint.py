@@ -42,14 +42,14 @@ class JointClassifier(Classifier):
     ):
         super().__init__(base, classes, layer)
         self.kind, self.sizes = kind, list(sizes)
-        self.modulators = nn.ModuleList(Modulator(sites_of(base), kind) for _ in self.sizes[:-1])
+        modulators = nn.ModuleList(Modulator(sites_of(base), kind) for _ in self.sizes[:-1])
+        self.modulators: Sequence[Modulator] = modulators  # type: ignore[assignment]
 
     def forward(self, images: Tensor) -> Tensor:
         """Classify normalised images [B, 3, S, S], each by its member: logits [B, classes]."""
-        modulators = [each for each in self.modulators if isinstance(each, Modulator)]
         acts = {
-            site.layer: MembersAct(self.base, site, self.kind, modulators, self.sizes)
-            for site in modulators[0].sites
+            site.layer: MembersAct(self.base, site, self.kind, self.modulators, self.sizes)
+            for site in self.modulators[0].sites
         }
         logits: Tensor = self.fc(walk_through(self.base)(images, acts))
         return logits
@@ -149,17 +149,12 @@ class JointStep(BaseStep):
         seed = counter_rng.key("modulator", self.config.seed, source)
         chosen = choose_strength(accuracy, classes, candidates, seed)
         reached = replace(best, value=float(accuracy[1.0].mean()))
-        return self._modulator(source), chosen.about(reached)
+        return self.module.modulators[source], chosen.about(reached)
 
     def _accuracy(self, source: int, strength: float) -> Tensor:
         """Return the accuracy of a source's member on its validation episodes: [E, W]."""
-        network = fold(self.module.base, self._modulator(source), strength)
+        network = fold(self.module.base, self.module.modulators[source], strength)
         return class_accuracies(self._validation[source], network, self.config.metric)
-
-    def _modulator(self, source: int) -> Modulator:
-        modulator = self.module.modulators[source]
-        assert isinstance(modulator, Modulator)
-        return modulator
 
 
 def rows_of_sources(sizes: Sequence[int], sampling: float, batch: int) -> list[int]:

@@ -59,8 +59,11 @@ class _Loop:
         self, step: Step, schedule: Schedule, record: Record, seed: int, device: torch.device
     ):
         self.step, self.schedule, self.seed, self.device = step, schedule, seed, device
-        self.checkpoint, self.metrics = record.checkpoint, record.metrics
-        self.report = record.report
+        self.checkpoint, self.metrics, self.report = (
+            record.checkpoint,
+            record.metrics,
+            record.report,
+        )
         self.writes = parallel.rank() == 0
         self.together = step.shared and parallel.world_size() > 1
         groups = [group for group in step.groups() if group.parameters]

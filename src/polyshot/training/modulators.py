@@ -48,12 +48,10 @@ class ModulatorStep(EpisodeStep):
         own, self.config, self._base, self._validation = config.modulator, config, base, validation
         self.name = f"modulator:{train.packs[source].domain.name}"
         self.memory = ("modulator.episodes", own.episodes)
-        self._identity = Modulator(sites_of(base), own.kind).to(train.device)
-        self._identity.requires_grad_(False)
+        self._identity = Modulator(sites_of(base), own.kind).to(train.device).requires_grad_(False)
         self.module = copy.deepcopy(self._identity).requires_grad_(True)
-        with torch.no_grad():
-            for parameter in self.module.parameters():
-                parameter.zero_()
+        for parameter in self.module.parameters():
+            nn.init.zeros_(parameter)
         self._member: nn.Module = _Member(base, self._identity, self.module)
         seed = counter_rng.key("modulator", config.seed, source)
         sources = torch.full((max(1, own.steps), own.episodes), source)
@@ -144,13 +142,10 @@ def choose_strength(
     gains = {s: float(gain[s].mean()) for s in candidates}
     resampled = {s: resampled_gain(gain[s], classes, seed) for s in candidates}
     lower = {s: resampled[s].quantile(RELIABLE).item() for s in candidates}
-    if len(candidates) == 1:
-        return Strength(candidates[0], gains, lower)
     best = max(candidates, key=lambda s: (gains[s], -s))
-    for s in sorted((s for s in candidates if 0 < s <= best), reverse=True):
-        if lower[s] > 0:
-            return Strength(s, gains, lower)
-    return Strength(0.0, gains, lower)
+    reliable = (s for s in candidates if 0 < s <= best and lower[s] > 0)
+    chosen = candidates[0] if len(candidates) == 1 else max(reliable, default=0.0)
+    return Strength(chosen, gains, lower)
 
 
 def resampled_gain(gain: Tensor, classes: Tensor, seed: int) -> Tensor:

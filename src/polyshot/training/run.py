@@ -232,7 +232,8 @@ class _Run:
 
     def _record(self, file: Path) -> Record:
         """Say where the step whose result is this file writes what it does."""
-        return Record(self.done.checkpoint(file), self.metrics, self.report)
+        inside = file.relative_to(self.out / "steps").with_suffix(".pt")
+        return Record(self.out / "checkpoints" / inside, self.metrics, self.report)
 
     def _name_members(self) -> None:
         """Look which members the pool has; with clusters they are known once there is a base."""

@@ -149,17 +149,13 @@ class Metrics:
         known = {name: value for name, value in values.items() if value is not None}
         line = json.dumps({"step": step, "number": number, **known}, ensure_ascii=False)
         append_text(self.path, line + "\n")
-        self._draw(self.path.parent / "tensorboard", step, number, known)
-
-    def _draw(self, folder: Path, step: str, number: int, values: dict[str, Any]) -> None:
-        """Add points to TensorBoard's curves; a run with nothing to do adds no file."""
         if importlib.util.find_spec("tensorboard") is None:
             return
-        if self._board is None:
+        if self._board is None:  # only now: a run with nothing to do adds no file
             from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 (an extra)
 
-            self._board = SummaryWriter(str(folder))
-        for name, value in values.items():
+            self._board = SummaryWriter(str(self.path.parent / "tensorboard"))
+        for name, value in known.items():
             if isinstance(value, int | float):
                 self._board.add_scalar(f"{step}/{name}", value, number)
 

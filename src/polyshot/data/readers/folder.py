@@ -173,7 +173,7 @@ def arrange(
     skip = _depth_of_classes(paths, below, where)
     inside = [parts for parts in paths if len(parts) > skip + 1]
     named = {parts[skip] for parts in inside}
-    empty = {parts[skip] for parts in below if len(parts) > skip} - named
+    empty = _names_at(skip, below) - named
     if not named:
         raise PolyshotError(
             f"{where} has no images: Polyshot expects a folder for each class, "
@@ -210,9 +210,9 @@ def _depth_of_classes(paths: Sequence[Parts], folders: Sequence[Parts], where: s
         )
     depth = 0
     shallowest = min(map(len, images), default=0)
-    while shallowest > depth + 2 and len(_names_at(depth, images, folders)) == 1:
+    while shallowest > depth + 2 and len(_names_at(depth, folders)) == 1:
         depth += 1  # one folder around everything, as most archives have
-    parts = {name.lower() for name in _names_at(depth, images, folders)}
+    parts = {name.lower() for name in _names_at(depth, folders)}
     if parts and parts <= PART_NAMES:
         if shallowest <= depth + 2:
             raise PolyshotError(
@@ -223,11 +223,9 @@ def _depth_of_classes(paths: Sequence[Parts], folders: Sequence[Parts], where: s
     return depth
 
 
-def _names_at(depth: int, images: Sequence[Parts], folders: Sequence[Parts]) -> set[str]:
+def _names_at(depth: int, folders: Sequence[Parts]) -> set[str]:
     """Return the names of the folders at a depth."""
-    return {parts[depth] for parts in images if len(parts) > depth + 1} | {
-        parts[depth] for parts in folders if len(parts) > depth
-    }
+    return {parts[depth] for parts in folders if len(parts) > depth}
 
 
 def _groups(paths: Sequence[Parts], pattern: str | None) -> list[str] | None:

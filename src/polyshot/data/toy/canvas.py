@@ -19,6 +19,9 @@ Array = NDArray[np.float32]
 Points = NDArray[np.float64]
 Colour = tuple[float, float, float]
 Random = np.random.Generator
+Range = tuple[float, float]
+Painter = Callable[[int, Random, int], Array]
+"""Draws one example, `paint(class_id, rng, size)`: float32 `[size, size, 3]` of about 0 to 1."""
 
 SUPERSAMPLING = 2
 
@@ -34,7 +37,7 @@ def view(
     rng: Random,
     *,
     turn: float = 0.3,
-    zoom: tuple[float, float] = (0.6, 0.95),
+    zoom: Range = (0.6, 0.95),
     shift: float = 0.2,
     tilt: float = 0.15,
     squash: float = 0.15,
@@ -155,11 +158,7 @@ def hsv(hue: float, saturation: float, value: float) -> Colour:
     return colorsys.hsv_to_rgb(hue % 1, saturation, value)
 
 
-def any_colour(
-    rng: Random,
-    saturation: tuple[float, float] = (0.1, 0.9),
-    value: tuple[float, float] = (0.2, 0.95),
-) -> Colour:
+def any_colour(rng: Random, saturation: Range = (0.1, 0.9), value: Range = (0.2, 0.95)) -> Colour:
     """Draw a colour of any hue."""
     return hsv(rng.random(), rng.uniform(*saturation), rng.uniform(*value))
 
@@ -242,16 +241,13 @@ class ToyDomain:
     """A readable name for each class, in the order of the labels."""
     mirror: bool
     """Whether a horizontal flip keeps the class."""
-    paint: Callable[[int, Random, int], Array]
-    """`paint(class_id, rng, size)` draws one example, float32 `[size, size, 3]` of about 0 to 1."""
+    paint: Painter
 
 
-def domain(
-    class_names: Iterable[str], mirror: bool
-) -> Callable[[Callable[[int, Random, int], Array]], ToyDomain]:
+def domain(class_names: Iterable[str], mirror: bool) -> Callable[[Painter], ToyDomain]:
     """Turn a painter into the embedded domain of its name; its docstring begins with `about`."""
 
-    def made(paint: Callable[[int, Random, int], Array]) -> ToyDomain:
+    def made(paint: Painter) -> ToyDomain:
         about = (paint.__doc__ or paint.__name__).partition("\n")[0]
         return ToyDomain(paint.__name__, about, tuple(class_names), mirror, paint)
 
