@@ -109,9 +109,8 @@ class EpisodeSampler:
         """Return the classes drawn, ``[way, E]``, and places in ``_order``, ``[m, way, E]``."""
         if self.group_disjoint:
             chosen = draw_distinct(uniform(self.key, numbers, shape.way), self._class_count)
-            shots = torch.full_like(chosen, shape.shot)
-            queries = torch.full_like(chosen, shape.queries)
-            return chosen, self._draw_grouped(numbers, chosen, shots, queries)
+            wanted = (torch.full_like(chosen, each) for each in (shape.shot, shape.queries))
+            return chosen, self._draw_grouped(numbers, chosen, *wanted)
         # Row 0 draws the classes, the others the images: one stream, so one call.
         columns = (1 + shape.shot + shape.queries) * shape.way
         random = uniform(self.key, numbers, columns).view(-1, shape.way, len(numbers))

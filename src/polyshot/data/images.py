@@ -20,19 +20,15 @@ from polyshot.util.progress import Progress
 
 MAX_PIXELS = 89_478_485
 """Pillow's own threshold for a suspected decompression bomb (a quarter of a gigabyte as RGB)."""
-
 MAX_BYTES = 256 * 1024 * 1024
 """No photograph is larger than this; an archive member that claims to be is not read."""
-
-ImageLike = str | Path | bytes | Image.Image | NDArray[Any] | torch.Tensor
-
-Images = ImageLike | Sequence[ImageLike]
-
 CHANNELS = (1, 3, 4)
 """Grey, RGB, RGB with alpha."""
-
 ROUNDING = 1e-3
 """How far beyond 0 and 1 a float may lie: less than half of one of 255 steps."""
+
+ImageLike = str | Path | bytes | Image.Image | NDArray[Any] | torch.Tensor
+Images = ImageLike | Sequence[ImageLike]
 
 
 @dataclass(frozen=True)

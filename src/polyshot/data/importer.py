@@ -30,7 +30,6 @@ from polyshot.util.progress import Progress
 
 CHUNK = 32
 """Images a worker decodes before it reports: progress stays lively, messages stay few."""
-
 READERS: tuple[Reader, ...] = (decathlon, parquet, folder)
 """In order of precedence: a plain folder is what is left."""
 

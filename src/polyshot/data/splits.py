@@ -19,10 +19,8 @@ from pathlib import Path
 from polyshot.errors import PolyshotError, did_you_mean, join_names, unknown
 
 PARTS = ("train", "val", "test")
-
 SMALLEST_PART = 5
 """A part with fewer classes cannot give a 5-way episode: such a domain is a target only."""
-
 WNID = re.compile(r"n\d{8}\b")
 
 

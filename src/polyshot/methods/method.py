@@ -46,14 +46,12 @@ class Fitted(ABC):
         """Count the forward passes of the base that one task costs; a backward pass is two.
 
         Here each image is embedded once, and heads on embeddings cost next to nothing.
-        `learning_passes` says how many of these stay as they are where networks look at images more
-        than once (`models.views`).
         """
         images = shape.way * (shape.shot + shape.queries)
         return images + self.learning_passes(shape, adaptation)
 
     def learning_passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
-        """Count those of the passes that learning on the support set takes."""
+        """Count those of the passes that learning takes, however many views images have."""
         return 0.0
 
     def member_names(self) -> tuple[str, ...]:

@@ -155,8 +155,7 @@ class Artifacts:
 
     def trained(self) -> list[str]:
         """List the domains of the modulators, once all of them are there."""
-        there = all(file.exists() for file in self.modulator_files.values())
-        return self.names if there else []
+        return self.names if all(file.exists() for file in self.modulator_files.values()) else []
 
     def base(self) -> ResNet:
         """Read the base, in evaluation mode."""
@@ -166,10 +165,8 @@ class Artifacts:
 
     def modulator(self, name: str) -> tuple[Modulator, dict[str, Any]]:
         """Read a modulator and what is known about it, its strength above all."""
-        kind = self.config.modulator.kind
-        return read_modulator(
-            self.modulator_files[name], ResNet(self.config.model), kind, self.device
-        )
+        file, kind = self.modulator_files[name], self.config.modulator.kind
+        return read_modulator(file, ResNet(self.config.model), kind, self.device)
 
     def selector(self) -> Selector | None:
         """Read the selector, if it is trained."""

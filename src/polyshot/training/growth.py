@@ -7,7 +7,7 @@ new member would do on old tasks is not known: there it counts as wrong, so noth
 
 import copy
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -63,11 +63,10 @@ def add_domain(
     """
     config = growth_config(pool, options)
     check_addition(pool, pack, config, selector)
-    if work is None:
-        with TemporaryDirectory(prefix="polyshot-") as folder:
-            return add_domain(pool, pack, options, Path(folder), selector, report)
     name, device = pack.domain.name, pool.device
-    with closing(Metrics(work / "metrics.jsonl")) as metrics:
+    with ExitStack() as stack:
+        work = work or Path(stack.enter_context(TemporaryDirectory(prefix="polyshot-")))
+        metrics = stack.enter_context(closing(Metrics(work / "metrics.jsonl")))
         base = on_device(copy.deepcopy(pool.base), device)
         train, val = (Images([pack], part, device) for part in ("train", "val"))
         validation = validation_tasks(val, config)

@@ -122,8 +122,7 @@ def _draw_class(
     name: str, class_id: int, size: int, per_class: int, seed: int
 ) -> NDArray[np.uint8]:
     """Draw one class, uint8 ``[per_class, 3, size, size]``."""
-    examples = range(per_class)
-    return np.stack([draw_one(name, class_id, example, size, seed) for example in examples])
+    return np.stack([draw_one(name, class_id, each, size, seed) for each in range(per_class)])
 
 
 class Example:

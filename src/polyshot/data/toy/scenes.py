@@ -47,8 +47,7 @@ def _patches(canvas: Canvas, rng: Random) -> None:
 
 def _pivots(canvas: Canvas, rng: Random) -> None:
     places = _lattice(0.6, rng)
-    discs = places[:, None] + c.ellipse(0, 0, 0.27, 0.27, 14)
-    canvas.polygons(discs, _greens(rng, len(places)))
+    canvas.polygons(places[:, None] + c.ellipse(0, 0, 0.27, 0.27, 14), _greens(rng, len(places)))
 
 
 def _orchard(canvas: Canvas, rng: Random) -> None:
