@@ -19,9 +19,9 @@ from polyshot.training.selector import (
     Examples,
     Members,
     Sights,
+    UrtStep,
     fewer_tasks,
     fit_scale,
-    train_attention,
     train_selector,
 )
 from polyshot.training.validation import validation_tasks
@@ -113,10 +113,9 @@ def made_up(members: int, seed: int) -> Sights:
 
 def test_it_learns_whom_to_listen_to(tmp_path: Path, config: Config) -> None:
     own = replace(config.selector, steps=150, batch=32, learning_rate=0.01, validate_every=50)
-    attention, about = train_attention(
-        made_up(3, 0), made_up(3, 1), replace(config, selector=own), record_in(tmp_path)
-    )
-    assert about["validation"] > 0.85
+    step = UrtStep(made_up(3, 0), made_up(3, 1), replace(config, selector=own))
+    assert step.train(record_in(tmp_path))["validation"] > 0.85
+    attention = step.module
     more = made_up(6, 2)  # a pool that has grown
     mixed = torch.einsum("tm,tmwqv->twqv", attention(more.prototypes), more.logits)
     assert (mixed.argmax(-1) == torch.arange(3)[:, None]).float().mean() > 0.6

@@ -72,8 +72,7 @@ def augment(
 ) -> Tensor:
     """Augment a batch: uint8 ``[B, 3, H, W]`` on any device -> float32 in ``[0, 1]``.
 
-    The same `seed` and `step`, the number of the batch, give the same augmentation. `mirror` says
-    whether each image's domain allows mirroring, bool ``[B]`` or one for all.
+    `step` is the number of the batch; `mirror`, bool ``[B]``, says which domains allow mirroring.
     """
     random = chances(seed, step, len(images), images.device)
     return recolour(resample(images, how, random, mirror), how, random)

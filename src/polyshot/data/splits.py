@@ -69,23 +69,16 @@ def split_classes(
         raise PolyshotError(f"A split of sizes {sizes} does not fit {count} classes.")
     if min(sizes) < SMALLEST_PART:
         return ClassSplit((), (), tuple(range(count)), rule="target-only")
-
-    def place(class_id: int) -> tuple[bytes, str]:
-        """Give a random order that depends on names alone, not on a library's generator."""
-        name = class_names[class_id]
-        return hashlib.sha256(f"{seed}\0{name}".encode()).digest(), name
-
-    order = sorted(range(count), key=place)
+    # A random order that depends on names alone, not on a library's generator.
+    lots = [(hashlib.sha256(f"{seed}\0{name}".encode()).digest(), name) for name in class_names]
+    order = sorted(range(count), key=lots.__getitem__)
     end, val_end = sizes[0], sizes[0] + sizes[1]
     parts = [tuple(sorted(part)) for part in (order[:end], order[end:val_end], order[val_end:])]
     return ClassSplit(parts[0], parts[1], parts[2], rule="random", seed=seed)
 
 
 def read_split_file(path: Path, class_names: Sequence[str]) -> ClassSplit:
-    """Read a user's split, ``{"train": [names], "val": [...], "test": [...]}``.
-
-    Overlap, gaps and unknown names are refused.
-    """
+    """Read a user's split, ``{"train": [names], "val": [...], "test": [...]}``, of all classes."""
     origin = f"The split file {path}"
     try:
         given = json.loads(path.read_text(encoding="utf-8"))

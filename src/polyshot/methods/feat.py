@@ -122,10 +122,7 @@ class FeatLearner(Learner):
     def logits(
         self, support: Tensor, query: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Compare queries [E, Q, d] with the prototypes of the support set [E, W, S, d].
-
-        Returns logits [E, Q, W] and the logarithm of the attention [E, Q, W + 1, W + 1].
-        """
+        """Compare queries [E, Q, d] with prototypes: logits [E, Q, W], and the log of attention."""
         centres, own, log_attention = self.attention(prototypes(support, mask), query)
         distances = (centres - own.unsqueeze(2)).square().sum(-1)
         return -self.log_scale.exp() * distances, log_attention

@@ -11,6 +11,7 @@ each are slices of one tensor, and no task's update reads another's.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 from typing import Literal
 
@@ -116,12 +117,8 @@ class TaskNetworks:
 
     def logits(self, base: ResNet, images: Tensor, views: Views = "one") -> Tensor:
         """Classify normalised images [E, B, 3, side, side] of each task: [E, B, W]."""
-
-        def embed(pixels: Tensor) -> Tensor:
-            return embed_tasks(base, self.kernels, pixels)
-
         with bf16_on(images.device):
-            embeddings = over_views(embed, images, views)
+            embeddings = over_views(partial(embed_tasks, base, self.kernels), images, views)
         embeddings = F.normalize(embeddings, dim=-1) if self.unit else embeddings
         return embeddings @ self.weight.mT + self.bias.unsqueeze(1)
 

@@ -173,10 +173,7 @@ class TadamLearner(Learner):
         return F.cross_entropy(logits.flatten(0, 2), every.flatten())
 
     def conditioned(self, support: Tensor, images: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Embed images of tasks under their conditions: [E, B, 3, side, side] -> [E, B, d].
-
-        `support` [E, W, S, d] are the base's own embeddings, `mask` [E, W, S] says which are there.
-        """
+        """Embed images of tasks as the base's embeddings of their support tell: [E, B, d]."""
         conditions = self.conditions(prototypes(support, mask).mean(1))
         with bf16_on(images.device):
             return embed_conditioned(self.base, conditions, images)

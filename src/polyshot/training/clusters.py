@@ -103,10 +103,7 @@ def write_members(
 
 
 def find_clusters(base: ResNet, images: Images, source: int, config: Config) -> Clusters:
-    """Group the training classes of a source; a single cluster holds all of them.
-
-    Classes that are too small for an episode are in no cluster.
-    """
+    """Group the training classes of a source that are large enough; a single cluster holds all."""
     pack, own = images.packs[source], config.modulator
     everything = [tuple(pack.domain.split.train)]
     classes = source_sampler(pack, "train", own.shape, 0).class_ids
@@ -186,10 +183,7 @@ def silhouette(points: Tensor, labels: Tensor) -> float:
 
 
 def _assigned(distance: Tensor, least: int) -> Tensor:
-    """Give each of n points [n, k] its nearest centre, then fill clusters that are too small.
-
-    A small cluster takes the points that lose least by moving, from clusters that can spare them.
-    """
+    """Give each point [n, k] its nearest centre, then fill small clusters with who loses least."""
     labels = distance.argmin(1)
     near = distance.gather(1, labels[:, None])  # [n, 1]
     sizes = labels.bincount(minlength=distance.shape[1])

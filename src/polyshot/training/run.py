@@ -27,10 +27,10 @@ from polyshot.training.loop import learn
 from polyshot.training.modulators import ModulatorStep, train_modulator
 from polyshot.training.selector import (
     Members,
+    UrtStep,
     fewer_tasks,
     network_scale,
     statistics_of,
-    train_attention,
     train_selector,
 )
 from polyshot.training.step import Metrics, Record, Schedule
@@ -183,16 +183,14 @@ class _Run:
         tasks, _ = self._selector_tasks(few.selector.tasks)
         train = members.sights(tasks, "embed training for urt")
         checked = members.sights(self._validation(few), "embed validation for urt")
-        record = self._record(self.done.urt_file)
-        attention, about = train_attention(train, checked, self.config, record)
-        record.finish(self.done.urt_file, attention.state_dict(), about)
+        step, record = UrtStep(train, checked, self.config), self._record(self.done.urt_file)
+        about = step.train(record)
+        record.finish(self.done.urt_file, step.module.state_dict(), about)
 
     def pool(self) -> Pool:
         """Put the pool together from the steps that are done; it is saved if it is news."""
         self.done.need(self.done.base_file, "base")
-        domains = self.done.trained()
-        selector = self.done.selector()
-        folder = self.out / "pool"
+        domains, folder = self.done.trained(), self.out / "pool"
         if (folder / "pool.json").exists():
             saved = Pool.load(folder, self.device)
             if saved.about.get("edited"):
@@ -200,10 +198,9 @@ class _Run:
                     f"{folder} was changed by 'polyshot pool' and is not overwritten: move it away "
                     "to get the run's own pool again."
                 )
-            alike = saved.members == ("base", *domains)
-            alike &= bool(saved.statistics) == self.done.statistics_file.exists()
-            alike &= (saved.urt is None) != self.done.urt_file.exists()
-            if alike and (saved.selector is None) == (selector is None):
+            there = (bool(saved.statistics), saved.selector is not None, saved.urt is not None)
+            files = (self.done.statistics_file, self.done.selector_file, self.done.urt_file)
+            if saved.members == ("base", *domains) and there == tuple(f.exists() for f in files):
                 return saved
         modulators = {name: self.done.modulator(name) for name in domains}
         pool = Pool(
@@ -214,7 +211,7 @@ class _Run:
             base=self.done.base(),
             modulators={name: modulator for name, (modulator, _) in modulators.items()},
             strengths={name: about["strength"] for name, (_, about) in modulators.items()},
-            selector=selector,
+            selector=self.done.selector(),
             unit_input=self.config.selector.standardise,
             scales=self._scales(),
             statistics=self.done.statistics(),

@@ -47,9 +47,14 @@ class TaskStep(Step):
     section = "selector"
 
     def __init__(self, config: Config):
-        self.images = config.selector.batch
+        self.config, self.images = config, config.selector.batch
         self.memory = ("selector.batch", self.images)
         self._seed = counter_rng.key(self.name, config.seed)
+
+    def train(self, record: Record) -> dict[str, Any]:
+        """Train the module; returns how good it is."""
+        best = learn(self, Schedule.of(self.config.selector), record, self.config.seed)
+        return {"validation": best.value, "best": best.number}
 
     def some(self, number: int, count: int) -> Tensor:
         """Draw the tasks of an update from so many: int64 [batch]."""
@@ -143,10 +148,8 @@ def train_selector(
 ) -> tuple[Selector, dict[str, Any]]:
     """Train the selector; returns it and how good its choices are, and which members were best."""
     step = SelectorStep(train, val, config)
-    best = learn(step, Schedule.of(config.selector), record, config.seed)
     return step.module, {
-        "validation": best.value,
-        "best": best.number,
+        **step.train(record),
         "base_validation": float(val.accuracy[:, 0].mean()),
         "labels": train.best().bincount(minlength=train.accuracy.shape[1]).tolist(),
     }
@@ -242,15 +245,6 @@ def fewer_tasks(config: Config, members: int) -> Config:
         selector=replace(config.selector, tasks=min(config.selector.tasks, most)),
         validation_episodes=min(config.validation_episodes, most),
     )
-
-
-def train_attention(
-    train: Sights, val: Sights, config: Config, record: Record
-) -> tuple[MemberAttention, dict[str, Any]]:
-    """Train the attention; returns it and how good it is."""
-    step = UrtStep(train, val, config)
-    best = learn(step, Schedule.of(config.selector), record, config.seed)
-    return step.module, {"validation": best.value, "best": best.number}
 
 
 def _mixed(weights: Tensor, logits: Tensor) -> Tensor:

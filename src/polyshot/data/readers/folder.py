@@ -58,7 +58,7 @@ def listings(path: Path, options: ReadOptions) -> Iterator[list[Listing]]:
         reader, name, origin = "archive", path.name.split(".")[0], path.name
         opened = _zip if path.suffix.lower() == ".zip" else _tar
     with opened(path) as found:
-        listing = arrange(*found, str(path), options)
+        listing = arrange(found, str(path), options)
         yield [replace(listing, name=options.name or name, reader=reader, origin=origin)]
 
 
@@ -155,17 +155,9 @@ def _decompressed(path: Path, scratch: Path) -> Path:
     return plain
 
 
-def arrange(
-    files: Sequence[PurePosixPath],
-    folders: Sequence[PurePosixPath],
-    make_item: Callable[[PurePosixPath], Item],
-    where: str,
-    options: ReadOptions,
-) -> Listing:
-    """Assign files to classes: ``class/image``, ``train/class/image``, or deeper inside a class.
-
-    Folders tell what classes are empty; `where` is the root as the user named it.
-    """
+def arrange(found: Found, where: str, options: ReadOptions) -> Listing:
+    """Assign files to classes: ``class/image``, ``train/class/image``, or deeper inside a class."""
+    files, folders, make_item = found
     paths = sorted(path.parts for path in files if not is_junk(path))
     # In archives, folders without an entry of their own exist as their files' parents.
     there = {*folders, *(parent for path in files for parent in path.parents)}
