@@ -105,7 +105,6 @@ def write_members(
 def find_clusters(base: ResNet, images: Images, source: int, config: Config) -> Clusters:
     """Group the training classes of a source that are large enough; a single cluster holds all."""
     pack, own = images.packs[source], config.modulator
-    everything = [tuple(pack.domain.split.train)]
     classes = source_sampler(pack, "train", own.shape, 0).class_ids
     seed = counter_rng.key("clusters", config.seed, source)
     points = class_means(base, images, source, classes)
@@ -115,7 +114,7 @@ def find_clusters(base: ResNet, images: Images, source: int, config: Config) -> 
         labels = natural_clusters(points, ROOMY * own.shape.way, seed)
     count = 1 + int(labels.max())
     groups = [tuple(classes[i] for i in (labels == k).nonzero()[:, 0]) for k in range(count)]
-    return sorted(groups) if count > 1 else everything
+    return sorted(groups) if count > 1 else [tuple(pack.domain.split.train)]
 
 
 def member_packs(pack: Pack, clusters: Clusters) -> list[Pack]:

@@ -6,7 +6,7 @@ the state with the best accuracy on the sources' validation classes is kept, as 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -194,7 +194,7 @@ class EpisodicStep(EpisodeStep):
         self.memory = (f"{name}.episodes", plan.episodes)
         self._validation = validation
         self._network: nn.Module = learner.base
-        self._recorded: nn.Module | None = None
+        self._recorded: Callable[[Tensor], Tensor] | None = None
         own = counter_rng.key("episodic", name, seed)
         numbers = torch.arange(max(1, plan.steps) * plan.episodes)
         lots = counter_rng.uniform(counter_rng.key("sources", own), numbers, 1)[0]
@@ -219,8 +219,7 @@ class EpisodicStep(EpisodeStep):
         """Let the learner answer the episodes of an update."""
         self.module.train()
         if self._recorded is not None:
-            recorded: Tensor = self._recorded(self.pixels(number))
-            return recorded
+            return self._recorded(self.pixels(number))
         network = self._network if self.module.wants_embeddings else None
         return self.module.loss(self.batch(number, network))
 

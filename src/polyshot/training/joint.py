@@ -47,34 +47,26 @@ class JointClassifier(Classifier):
 
     def forward(self, images: Tensor) -> Tensor:
         """Classify normalised images [B, 3, S, S], each by its member: logits [B, classes]."""
-        acts = {
-            site.layer: MembersAct(self.base, site, self.kind, self.modulators, self.sizes)
-            for site in self.modulators[0].sites
-        }
+        acts = {site.layer: MembersAct(self, site) for site in self.modulators[0].sites}
         logits: Tensor = self.fc(walk_through(self.base)(images, acts))
         return logits
 
 
 @dataclass(frozen=True, eq=False)
 class MembersAct(Act):
-    """A site at which rows have the modulators that a `JointClassifier` gives them by `sizes`."""
+    """A site at which each row of a batch has the modulator of its member."""
 
-    base: nn.Module
+    of: JointClassifier
     site: Site
-    kind: Kind
-    modulators: Sequence[Modulator]
-    sizes: Sequence[int]
 
     def layer(self, own: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """Convolve [B, inputs, H, W], each row with its member's kernel."""
-        if self.kind == "channel":
+        if self.of.kind == "channel":
             return own(x)
-        layer = self.base.get_submodule(self.site.layer)
-        kernel, name = layer.get_parameter("weight"), f"{self.site.layer}.weight"
-        own_kernels = [
-            kernel + at_tap(each.get_parameter(name), self.site, kernel) for each in self.modulators
-        ]
-        parts = zip(x.split_with_sizes(list(self.sizes)), [*own_kernels, kernel], strict=True)
+        layer = self.of.base.get_submodule(self.site.layer)
+        kernel = layer.get_parameter("weight")
+        kernels = [kernel + at_tap(each, self.site, kernel) for each in self._parameters("weight")]
+        parts = zip(x.split_with_sizes(self.of.sizes), [*kernels, kernel], strict=True)
         return torch.cat([functional_call(layer, {"weight": k}, (part,)) for part, k in parts])
 
     def norm(self, own: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
@@ -82,20 +74,21 @@ class MembersAct(Act):
 
         The bias of `conv1x1` counts in units of batch norm's running variance, as in prediction.
         """
-        layer = self.site.layer
-        biases = [each.get_parameter(f"{layer}.bias") for each in self.modulators]
+        biases = self._parameters("bias")
         nothing = torch.zeros_like(biases[0])
         y = own(y)
-        if self.kind == "channel":
-            scales = [each.get_parameter(f"{layer}.scale") for each in self.modulators]
-            scale = self._by_row([*scales, torch.ones_like(nothing)], y)
+        if self.of.kind == "channel":
+            scale = self._by_row([*self._parameters("scale"), torch.ones_like(nothing)], y)
             return y * scale + self._by_row([*biases, nothing], y)
-        slope = affine(self.base, self.site)[0]
+        slope = affine(self.of.base, self.site)[0]
         return y + self._by_row([*(slope * bias for bias in biases), nothing], y)
+
+    def _parameters(self, name: str) -> list[Tensor]:
+        return [each.get_parameter(f"{self.site.layer}.{name}") for each in self.of.modulators]
 
     def _by_row(self, values: Sequence[Tensor], like: Tensor) -> Tensor:
         """Give each image the vector [C] of its member: [B, C, 1, 1]."""
-        rows = [value.expand(n, -1) for value, n in zip(values, self.sizes, strict=True)]
+        rows = [value.expand(n, -1) for value, n in zip(values, self.of.sizes, strict=True)]
         return torch.cat(rows)[:, :, None, None].to(like.dtype)
 
 
@@ -111,10 +104,10 @@ class JointStep(BaseStep):
             raise PolyshotError("Joint training runs in one process: start it without torchrun.")
         super().__init__(train, val, config, start)
         self._batches.close()
-        own = config.base
+        base, own = self.module.base, config.base
         rows = rows_of_sources(train.sizes, own.sampling, own.batch)
         halves = [n // 2 for n in rows]
-        rest = [n - half for n, half in zip(rows, halves, strict=True)]
+        rest = [n - n // 2 for n in rows]
         order = torch.arange(len(rows)).repeat(2)
         sources = order.repeat_interleave(torch.tensor([*halves, *rest]))
         seed = counter_rng.key("joint", config.seed)
@@ -122,9 +115,7 @@ class JointStep(BaseStep):
         self._batches = Batches(train, own.batch, own.sampling, seed, last, sources=sources)
         kind, sizes = config.modulator.kind, [*halves, sum(rest)]
         with seeded("classifier", config.seed):
-            self.module = JointClassifier(
-                self.module.base, train.classes, kind, sizes, own.classifier
-            )
+            self.module = JointClassifier(base, train.classes, kind, sizes, own.classifier)
         self._network = on_device(self.module, train.device).train()
 
     def ready(self) -> None:

@@ -207,24 +207,20 @@ class TrainingRun:
             return train(self.packs, config, out, step, self.device, self.report, trained_base=base)
 
     def _grown(self, kind: Kind) -> Pool:
+        assert self.added is not None
         old, folder = self.before.pool(kind), self._addition_folder(kind)
         with self._lock(folder.name):
             if not (folder / "pool" / "pool.json").exists():
-                self._add(old, folder)
+                interrupted, start = folder.exists(), time.perf_counter()
+                grown = old.add_domain(self.added, work=folder, report=self.report)
+                seconds = None if interrupted else round(time.perf_counter() - start, 2)
+                about = folder / "addition.json"
+                if not about.exists():  # there is one where only the pool was not written any more
+                    write_json(about, {"seconds": seconds, "device": device_name(self.device)})
+                grown.save(folder / "pool")  # last: with it, the addition is done
+                for checkpoint in folder.glob("*.pt"):
+                    checkpoint.unlink()
         return Pool.load(folder / "pool", self.device)
-
-    def _add(self, old: Pool, folder: Path) -> None:
-        assert self.added is not None
-        interrupted = folder.exists()
-        start = time.perf_counter()
-        grown = old.add_domain(self.added, work=folder, report=self.report)
-        seconds = None if interrupted else round(time.perf_counter() - start, 2)
-        about = folder / "addition.json"
-        if not about.exists():  # there is one where only the pool was not written any more
-            write_json(about, {"seconds": seconds, "device": device_name(self.device)})
-        grown.save(folder / "pool")  # last: with it, the addition is done
-        for checkpoint in folder.glob("*.pt"):
-            checkpoint.unlink()
 
     @property
     def _addition(self) -> str:

@@ -61,8 +61,7 @@ def draw_one(name: str, class_id: int, example: int, size: int, seed: int) -> ND
     if example < 0:
         raise PolyshotError(f"example is {example}; examples count from 0.")
     rng = generator(int.from_bytes(name.encode(), "big"), class_id, seed, example)
-    picture = domain.paint(class_id, rng, size)
-    return np.ascontiguousarray(to_bytes(picture).transpose(2, 0, 1))
+    return np.ascontiguousarray(to_bytes(domain.paint(class_id, rng, size)).transpose(2, 0, 1))
 
 
 def _domain(name: str, size: int, seed: int) -> ToyDomain:
