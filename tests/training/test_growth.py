@@ -20,7 +20,7 @@ from polyshot.predict.predict import predict_tasks
 from polyshot.predict.rules import rule
 from polyshot.training.growth import add_domain, growth_config, known_examples, own_config
 from polyshot.training.run import train
-from polyshot.training.selector import train_selector
+from polyshot.training.selector import SelectorStep
 from tests.helpers import SHAPE, TINY, Interrupt, record_in, tasks_of, toy_packs, until_done
 
 
@@ -217,8 +217,9 @@ def test_a_retrained_selector_forgets_nothing_and_knows_the_new(
     config = replace(
         config, selector=replace(config.selector, steps=150, learning_rate=0.02, batch=32)
     )
-    selector, about = train_selector(learned, checked, config, record_in(tmp_path))
-    picked = selector(checked.tasks).argmax(1)
+    step = SelectorStep(learned, checked, config)
+    about = step.train(record_in(tmp_path))
+    picked = step.module(checked.tasks).argmax(1)
     assert (picked == torch.arange(3).repeat_interleave(30)).float().mean() > 0.97
     assert about["labels"] == [60, 60, 60] and about["validation"] > 0.77
 

@@ -18,11 +18,11 @@ from polyshot.training.run import train
 from polyshot.training.selector import (
     Examples,
     Members,
+    SelectorStep,
     Sights,
     UrtStep,
     fewer_tasks,
     fit_scale,
-    train_selector,
 )
 from polyshot.training.validation import validation_tasks
 from tests.helpers import CPU, SIZE, Steps, from_table, random_pool, record_in, same_weights
@@ -59,8 +59,9 @@ def test_a_selector_learns_which_member_suits_a_kind_of_task(
     config = replace(
         config, selector=replace(config.selector, steps=150, learning_rate=0.02, batch=32)
     )
-    selector, about = train_selector(learned, checked, config, record_in(tmp_path))
-    assert about["validation"] > 0.78
+    step = SelectorStep(learned, checked, config)
+    assert step.train(record_in(tmp_path))["validation"] > 0.78
+    selector = step.module
     assert not selector.training
     assert (selector(checked.tasks).argmax(1) == kind[200:]).float().mean() > 0.95
 

@@ -26,14 +26,8 @@ from polyshot.pool.files import check_domains
 from polyshot.pool.pool import Pool
 from polyshot.pool.statistics import KEPT, Statistics, TaskSample
 from polyshot.training.folder import check_sources
-from polyshot.training.modulators import ModulatorStep, read_modulator, train_modulator
-from polyshot.training.selector import (
-    Examples,
-    Members,
-    network_scale,
-    statistics_of,
-    train_selector,
-)
+from polyshot.training.modulators import ModulatorStep, read_modulator
+from polyshot.training.selector import Examples, Members, SelectorStep, network_scale, statistics_of
 from polyshot.training.step import Metrics, Record
 from polyshot.training.validation import selector_tasks, validation_tasks
 from polyshot.util.device import on_device
@@ -74,8 +68,8 @@ def add_domain(
         if not file.exists():
             record = Record(work / "modulator.pt", metrics, report)
             step = ModulatorStep(base, train, 0, validation[0], config)
-            trained, about = train_modulator(step, record)
-            record.finish(file, trained.state_dict(), about)
+            about = step.train(record)
+            record.finish(file, step.modulator().state_dict(), about)
         modulator, known = read_modulator(file, base, pool.kind, device)
         strength = known["strength"]
         member = fold(base, modulator, strength) if strength else base
@@ -201,8 +195,8 @@ def extended(
     """
     new, selector = copy.deepcopy(old), None
     if record is not None and old.selector is not None:
-        known = known_examples(statistics)
-        selector, about["steps"]["selector"] = train_selector(*known, config, record)
+        step = SelectorStep(*known_examples(statistics), config)
+        about["steps"]["selector"], selector = step.train(record), step.module
     return replace(
         new,
         modulators=new.modulators | {name: own for name, (own, _, _) in fresh.items()},

@@ -73,13 +73,22 @@ class ModulatorStep(EpisodeStep):
         """Accuracy on episodes of the source's validation classes, at full strength."""
         return float(self._accuracy(1.0).mean())
 
-    def strength(self) -> "Strength":
-        """Choose lambda on the validation episodes."""
-        candidates = self.config.modulator.strengths
-        measured = {s: self._accuracy(s).cpu() for s in {0.0, *candidates}}
+    def train(self, record: Record) -> dict[str, Any]:
+        """Train the modulator and choose its strength, lambda, on the validation episodes."""
+        own, name = self.config.modulator, f"{self.name}:strength"
+        best = learn(self, Schedule.of(own), record, self.config.seed)
+        measured = {s: self._accuracy(s).cpu() for s in {0.0, *own.strengths}}
         classes = self._validation.classes
         assert classes is not None
-        return choose_strength(measured, classes, candidates, self._seed)
+        chosen = choose_strength(measured, classes, own.strengths, self._seed)
+        gains, lower = (
+            {str(s): round(gain, 5) for s, gain in each.items()}
+            for each in (chosen.gains, chosen.lower)
+        )
+        told = {"strength": chosen.value, "gains": gains, "gains_resampled": lower}
+        record.metrics.forget(name, -1)
+        record.metrics.write(name, own.steps, **told)
+        return chosen.about(best)
 
     def modulator(self) -> Modulator:
         """Return the modulator as it is now."""
@@ -156,20 +165,6 @@ def resampled_gain(gain: Tensor, classes: Tensor, seed: int) -> Tensor:
     random = counter_rng.uniform(key, torch.arange(RESAMPLINGS), count)  # [classes, resamplings]
     drawn = (random * count).long()
     return torch.div(total[drawn].sum(0), weight[drawn].sum(0))
-
-
-def train_modulator(step: ModulatorStep, record: Record) -> tuple[Modulator, dict[str, Any]]:
-    """Train the modulator of one source and choose its strength; returns both, as `about` says."""
-    own, name = step.config.modulator, f"{step.name}:strength"
-    best = learn(step, Schedule.of(own), record, step.config.seed)
-    chosen = step.strength()
-    gains, lower = (
-        {str(s): round(gain, 5) for s, gain in each.items()}
-        for each in (chosen.gains, chosen.lower)
-    )
-    record.metrics.forget(name, -1)
-    record.metrics.write(name, own.steps, strength=chosen.value, gains=gains, gains_resampled=lower)
-    return step.modulator(), chosen.about(best)
 
 
 def read_modulator(

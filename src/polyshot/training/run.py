@@ -24,14 +24,14 @@ from polyshot.training.clusters import check_clusters, known_members, write_memb
 from polyshot.training.folder import Artifacts, check_sources, enter
 from polyshot.training.joint import JointStep
 from polyshot.training.loop import learn
-from polyshot.training.modulators import ModulatorStep, train_modulator
+from polyshot.training.modulators import ModulatorStep
 from polyshot.training.selector import (
     Members,
+    SelectorStep,
     UrtStep,
     fewer_tasks,
     network_scale,
     statistics_of,
-    train_selector,
 )
 from polyshot.training.step import Metrics, Record, Schedule
 from polyshot.training.validation import selector_tasks, validation_tasks
@@ -148,8 +148,8 @@ class _Run:
             if not file.exists():
                 record = self._record(file)
                 step = ModulatorStep(base, train, i, tasks, self.config)
-                modulator, about = train_modulator(step, record)
-                record.finish(file, modulator.state_dict(), about)
+                about = step.train(record)
+                record.finish(file, step.modulator().state_dict(), about)
 
     def selector(self) -> None:
         """Step 3, after the scales: ties between members are broken by their likelihoods."""
@@ -169,9 +169,9 @@ class _Run:
         write_weights(self.done.statistics_file, to_tensors(kept), {"sources": list(kept)})
         if self.done.selector_file.exists():  # made by a version that kept no statistics
             return
-        record = self._record(self.done.selector_file)
-        selector, about = train_selector(learned, checked, config, record)
-        record.finish(self.done.selector_file, selector.state_dict(), about)
+        step, record = SelectorStep(learned, checked, config), self._record(self.done.selector_file)
+        about = step.train(record)
+        record.finish(self.done.selector_file, step.module.state_dict(), about)
         self.metrics.forget("selector:labels", -1)
         self.metrics.write("selector:labels", config.selector.steps, **about)
 

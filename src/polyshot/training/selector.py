@@ -91,6 +91,12 @@ class SelectorStep(TaskStep):
             picked = self.module(self._val.tasks).argmax(1, keepdim=True)
         return float(self._val.accuracy.gather(1, picked).mean())
 
+    def train(self, record: Record) -> dict[str, Any]:
+        """Train the selector; returns how good its choices are, and how often members were best."""
+        labels = self._labels.bincount(minlength=self._train.accuracy.shape[1]).tolist()
+        base = float(self._val.accuracy[:, 0].mean())
+        return {**super().train(record), "base_validation": base, "labels": labels}
+
 
 @dataclass(frozen=True)
 class Members:
@@ -141,18 +147,6 @@ class Members:
                     self.report(name, done, total)
             of_each = [found[network] for network in self.networks]
             yield of_each[0][0], [seen for _, seen, _ in of_each], [own for _, _, own in of_each]
-
-
-def train_selector(
-    train: Examples, val: Examples, config: Config, record: Record
-) -> tuple[Selector, dict[str, Any]]:
-    """Train the selector; returns it and how good its choices are, and which members were best."""
-    step = SelectorStep(train, val, config)
-    return step.module, {
-        **step.train(record),
-        "base_validation": float(val.accuracy[:, 0].mean()),
-        "labels": train.best().bincount(minlength=train.accuracy.shape[1]).tolist(),
-    }
 
 
 def statistics_of(
