@@ -21,6 +21,7 @@ import torch
 from polyshot.config import Config, for_hash, to_dict
 from polyshot.data.pack import Pack
 from polyshot.data.table import Images
+from polyshot.models.foreign import Backbone
 from polyshot.models.modulators import Kind
 from polyshot.models.resnet import ResNet
 from polyshot.pool.pool import Pool
@@ -194,7 +195,7 @@ class TrainingRun:
         return self._images[part]
 
     @cached_property
-    def _base(self) -> ResNet:
+    def _base(self) -> Backbone:
         return self._train(self.config.modulator.kind, "base").base
 
     def _train(self, kind: Kind, step: str) -> Pool:
