@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyshot.errors import PolyshotError, join_names, unknown
@@ -14,6 +15,9 @@ Stem = Literal["imagenet", "small", "small/2"]
 
 STAGES = 4
 BLOCKS = 2  # residual blocks a stage: 2 makes it ResNet-18
+NARROW = 8
+"""Channels below which torch 2.13 writes out of bounds in the backward pass of a strided 1x1
+convolution, channels last, on CPUs without AVX-512 (oneDNN's brgconv_strided:avx2)."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,17 @@ def resnet_layers(config: ResNetConfig) -> list[Site]:
     return layers
 
 
+class Pointwise(nn.Conv2d):
+    """A strided 1x1 convolution, as of shortcuts."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run it: [B, inputs, H, W] -> [B, outputs, H / stride, ...]."""
+        if self.in_channels >= NARROW:
+            return super().forward(x)
+        height, width = self.stride
+        return F.conv2d(x[:, :, ::height, ::width], self.weight, self.bias)
+
+
 class Block(nn.Module):
     """Two 3x3 convolutions and a shortcut: [B, inputs, H, W] -> [B, outputs, H / stride, ...]."""
 
@@ -71,7 +86,7 @@ class Block(nn.Module):
         self.bn2 = nn.BatchNorm2d(outputs)
         self.downsample: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            pointwise = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            pointwise = Pointwise(inputs, outputs, 1, stride, bias=False)
             self.downsample = nn.Sequential(pointwise, nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
