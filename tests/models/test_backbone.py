@@ -13,9 +13,7 @@ from torch.func import functional_call
 
 from polyshot.errors import PolyshotError
 from polyshot.models.backbone import (
-    Act,
     Site,
-    Walk,
     affine,
     find_layers,
     fused,
@@ -35,6 +33,7 @@ from polyshot.models.modulators import (
 )
 from polyshot.models.resnet import ResNet, ResNetConfig, Stem
 from polyshot.models.task_networks import embed_tasks, task_kernels
+from polyshot.models.walk import Act, Walk
 from tests.helpers import (
     assert_near,
     copied,
@@ -269,7 +268,6 @@ def test_without_acts_it_is_the_network_to_the_bit(name: str) -> None:
     network, images = make(name), torch.randn(3, 3, SIDE, SIDE)
     walk = walk_through(network)
     assert torch.equal(walk(images, {}), network(images))
-    assert torch.equal(walk.trunk(walk.stem(images), {}), network(images))
     nothing = {site.layer: Act() for site in layers_of(network)}
     assert torch.equal(walk(images, nothing), network(images))
 
@@ -347,7 +345,8 @@ def test_layers_that_are_not_called_once_are_refused_in_one_line(calls: int) -> 
 
     network = Small(forward, padding=1)
     every = [Site(f"convs.{i}", None, 3, 3, tap=(1, 1)) for i in (0, 1)]
-    walk, images = Walk(network, every), torch.randn(1, 3, 8, 8)
+    walk = Walk(network, {site.layer: None for site in every})
+    images = torch.randn(1, 3, 8, 8)
     walk(images, {"convs.1": Act()})
     with pytest.raises(PolyshotError, match=r"each of its layers once.*convs\.0") as error:
         walk(images, {site.layer: Act() for site in every})
@@ -356,7 +355,7 @@ def test_layers_that_are_not_called_once_are_refused_in_one_line(calls: int) -> 
 
 def test_a_norm_that_is_passed_by_is_refused() -> None:
     network = Small(lambda net, x: net.convs[0](x), padding=1)
-    walk = Walk(network, [Site("convs.0", "bn", 3, 3, tap=(1, 1))])
+    walk = Walk(network, {"convs.0": "bn"})
     with pytest.raises(PolyshotError, match=r"once in a pass.*bn"):
         walk(torch.randn(1, 3, 8, 8), {"convs.0": Act()})
 

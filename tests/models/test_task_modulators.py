@@ -38,8 +38,9 @@ KINDS = get_args(Kind)
 def side_by_side(base: ResNet, modulators: TaskModulators, images: Tensor) -> Tensor:
     """Embed the images [E, B, 3, H, W] of tasks in one walk: [E, B, d]."""
     walk = walk_through(base)
-    features = walk.stem(images.flatten(0, 1))
-    return walk.trunk(features, modulators.acts(len(images))).view(*images.shape[:2], -1)
+    acts = modulators.acts(len(images))
+    recording = walk.record(images.flatten(0, 1), acts)
+    return walk.replay(recording, acts).view(*images.shape[:2], -1)
 
 
 def weights_of(modulators: list[Modulator]) -> list[torch.nn.Parameter]:

@@ -1,14 +1,11 @@
-"""The door to any network: its layers and sites, and the one walk through it.
+"""The door to any network: its layers and sites, and the one walk through it (`models.walk`).
 
-A backbone is an `nn.Module` that embeds images, ``[B, 3, H, W] -> [B, d]``. Nobody copies its
-forward pass: whoever wants another layer at some place (modulators that differ from task to task,
-conditions, kernels of a task's own) gives the `Walk` an `Act` for that place, and the network's own
-code does the rest. E tasks, B images of each.
+A backbone is an `nn.Module` that embeds images, ``[B, 3, H, W] -> [B, d]``. E tasks, B images of
+each.
 """
 
 import copy
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -19,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
-from polyshot.errors import PolyshotError, join_names
+from polyshot.models.walk import Walk
 from polyshot.util.files import digest
 
 AnyNetwork = TypeVar("AnyNetwork", bound=nn.Module)
@@ -54,92 +51,12 @@ class Site:
         return self.axis == -1 or self.tap is not None
 
 
-class Act:
-    """What happens at a site instead of its layer and its norm; this one changes nothing."""
-
-    def layer(self, own: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """Return the layer's result; `own` is the layer itself."""
-        return own(x)
-
-    def norm(self, own: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
-        """Return the normalised result; `own` is the norm itself."""
-        return own(y)
-
-
-class Walk:
-    """A network's own forward pass, with acts at some of its layers.
-
-    It is a twin of the module tree that shares every parameter and buffer with the network, so that
-    gradients reach these and nothing is copied; only the twin's forward functions are replaced. Not
-    for `nn.MultiheadAttention` and others that do not call their layers: an act that was not called
-    exactly once is refused. Make it after the network is on its device (`walk_through` does).
-    """
-
-    def __init__(self, network: nn.Module, layers: Sequence[Site]):
-        shared = {id(t): t for t in (*network.parameters(), *network.buffers())}
-        self.network = copy.deepcopy(network, shared)
-        self._state = threading.local()  # of the walk under way: threads may share a network
-        self._norms = {site.layer: site.norm for site in layers}
-        for site in layers:
-            self._replace(site.layer, site.layer, "layer")
-            if site.norm is not None:
-                self._replace(site.norm, site.layer, "norm")
-
-    def _replace(self, name: str, key: str, what: str) -> None:
-        module = self.network.get_submodule(name)
-        own = module.forward
-        state = self._state
-
-        def forward(x: Tensor) -> Tensor:
-            act = getattr(state, "acts", {}).get(key)
-            if act is None:
-                return own(x)  # type: ignore[no-any-return]
-            state.called.append(name)
-            result: Tensor = getattr(act, what)(own, x)
-            return result
-
-        module.forward = forward
-
-    def stem(self, images: Tensor) -> Tensor:
-        """Run what lies before the first site: images [B, 3, H, W] -> features [B, ...].
-
-        Who learns at the sites on the same images needs it once. A network that is not `staged`,
-        with methods `stem` and `trunk`, has nothing before it: features are the images themselves.
-        """
-        network: Any = self.network
-        return network.stem(images) if _is_staged(network) else images
-
-    def trunk(self, features: Tensor, acts: Mapping[str, Act]) -> Tensor:
-        """Run the rest with acts by the names of layers: what `stem` made -> embeddings [B, d]."""
-        network: Any = self.network
-        return self._with(acts, network.trunk if _is_staged(network) else network, features)
-
-    def __call__(self, images: Tensor, acts: Mapping[str, Act]) -> Tensor:
-        """Embed images [B, 3, H, W] with acts by the names of layers: [B, d]."""
-        return self._with(acts, self.network, images)
-
-    def _with(self, acts: Mapping[str, Act], part: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        state = self._state
-        state.acts, state.called = acts, []
-        try:
-            result = part(x)
-        finally:
-            state.acts = {}
-        wanted = {*acts, *(norm for name in acts if (norm := self._norms[name]) is not None)}
-        if len(state.called) != len(wanted) or set(state.called) != wanted:
-            wrong = sorted(name for name in wanted if state.called.count(name) != 1)
-            raise PolyshotError(
-                f"The network does not call each of its layers once in a pass, so that nothing can "
-                f"act there: {join_names(wrong, 3)}. Choose other sites."
-            )
-        return result
-
-
 def walk_through(network: nn.Module) -> Walk:
     """Return the walk through a network; made once, and anew when its tensors were replaced."""
     known = _WALKS.get(network)
     if known is None or not known[0].holds(in_place=False):
-        known = _WALKS[network] = Snapshot(network), Walk(network, layers_of(network))
+        norms = {site.layer: site.norm for site in layers_of(network)}
+        known = _WALKS[network] = Snapshot(network), Walk(network, norms)
     walk = known[1]
     if walk.network.training != network.training:
         walk.network.train(network.training)
@@ -376,10 +293,6 @@ def same_tensors(one: Iterable[Site], other: Iterable[Site]) -> bool:
     """Tell whether what acts at some sites fits others: the same layers of the same sizes."""
     first, second = ([(s.layer, s.inputs, s.outputs) for s in sites] for sites in (one, other))
     return first == second
-
-
-def _is_staged(network: nn.Module) -> bool:
-    return getattr(network, "staged", False) is True
 
 
 def _set(network: nn.Module, name: str, module: nn.Module) -> None:

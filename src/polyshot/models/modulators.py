@@ -32,7 +32,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyshot.errors import PolyshotError, unknown
-from polyshot.models.backbone import NORMS, Act, Site, affine, by_image, same_tensors, sites_of
+from polyshot.models.backbone import NORMS, Site, affine, by_image, same_tensors, sites_of
+from polyshot.models.walk import Act
 
 Kind = Literal["conv1x1", "channel"]
 AnyNetwork = TypeVar("AnyNetwork", bound=nn.Module)

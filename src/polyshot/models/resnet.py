@@ -99,9 +99,6 @@ class Block(nn.Module):
 class ResNet(nn.Module):
     """ResNet-18 up to its embedding; with the default config torchvision's, less `fc`."""
 
-    staged = True
-    """Its pass is `stem`, then `trunk`."""
-
     def __init__(self, config: ResNetConfig | None = None) -> None:
         super().__init__()
         self.config = config = config or ResNetConfig()
@@ -121,18 +118,9 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        """Embed normalised float images: [B, 3, H, W] -> [B, 8 * width]."""
-        return self.trunk(self.stem(images))
-
-    def stem(self, images: Tensor) -> Tensor:
-        """Run what lies before the first site: [B, 3, H, W] -> [B, width, H/4, W/4]."""
+        """Embed normalised float images: [B, 3, H, W] -> [B, 8 * width], always float32."""
         x = torch.relu(self.bn1(self.conv1(images)))  # [B, width, H/2, W/2] (`small`: H, W)
-        features: Tensor = self.maxpool(x)
-        return features
-
-    def trunk(self, features: Tensor) -> Tensor:
-        """Run the rest: [B, width, H/4, W/4] -> [B, 8 * width]; under autocast float32, too."""
-        x = self.layer1(features)
+        x = self.layer1(self.maxpool(x))  # [B, width, H/4, W/4]
         x = self.layer2(x)  # [B, 2 width, H/8, W/8]
         x = self.layer3(x)  # [B, 4 width, H/16, W/16]
         x = self.layer4(x)  # [B, 8 width, H/32, W/32]

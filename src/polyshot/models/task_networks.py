@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
-from polyshot.models.backbone import Act, Site, affine, layers_of, walk_through
+from polyshot.models.backbone import Site, affine, layers_of, walk_through
+from polyshot.models.walk import Act
 
 Kernels = Mapping[str, Tensor]
 """By the layers' names: [E, outputs, k, k, inputs] of a convolution, [E, outputs, inputs] else."""
