@@ -177,6 +177,11 @@ class AdaptationConfig:
     `average` learns with each of them and takes the mean of their answers."""
     tsa_readout: Literal["prototypes", "ridge"] = "prototypes"
     """What compares queries with the support set, behind what `tsa` has learned and without it."""
+    tsa_sites: tuple[str, ...] = ("all",)
+    """At which of the pool's sites `tsa` learns: `all`, `late` (the later half in the order of the
+    forward pass), and names or patterns of sites, such as ``layer4.*``; a site that any of them
+    names learns, the others stay as the start has them. What lies before the first is computed once
+    a crop. None: the map alone."""
     ridge_lambda: Annotated[float, Range(1e-6, 1e6)] = 1.0
     """Penalty of `ridge` on its weights."""
     ridge_scale: Annotated[float, Range(1e-3, 1e6)] = 12.0
@@ -309,6 +314,7 @@ LATER: Mapping[str, Any] = {
     "sites": (),
     "tsa_rates": "choose",
     "tsa_readout": "prototypes",
+    "tsa_sites": ("all",),
     "ridge_lambda": 1.0,
     "ridge_scale": 12.0,
 }

@@ -7,6 +7,7 @@ examples are a batch of one task.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 from weakref import WeakKeyDictionary
@@ -113,6 +114,11 @@ class Table:
         if ready not in self._kept:
             self._kept[ready] = self._embed(ready) if self.cache is None else self._cached(ready)
         return self._kept[ready]
+
+    @cached_property
+    def side(self) -> int:
+        """Side length of the images in pixels."""
+        return self.images(torch.zeros(1, dtype=torch.int64, device=self.device)).shape[-1]
 
     def viewed(self, views: Views) -> "Table":
         """Return the same images, looked at in another way; the same table each time."""

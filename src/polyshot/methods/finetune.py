@@ -73,7 +73,8 @@ class FineTunedNetworks(Fitted):
 
     def predict(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
         """Learn a network a task, then classify: probabilities [E, Q, W]."""
-        return in_parts(tasks, tasks_at_once(tasks.way * tasks.shot, tasks.device), self._logits)
+        step = tasks_at_once(self.network, tasks.way * tasks.shot, tasks.table.side, tasks.device)
+        return in_parts(tasks, step, self._logits)
 
     def _logits(self, tasks: Tasks) -> Tensor:
         support = tasks.support_of(self.network)

@@ -70,7 +70,8 @@ class ProtoMamlLearner(Learner):
             learned = learn_networks(self.base, start, images, part.present, steps, self.rate)
             return learned.logits(self.base, part.query_images(), part.table.views)
 
-        return in_parts(tasks, tasks_at_once(tasks.way * tasks.shot, tasks.device), logits)
+        step = tasks_at_once(self.base, tasks.way * tasks.shot, tasks.table.side, tasks.device)
+        return in_parts(tasks, step, logits)
 
     def probabilities(self, tasks: Tasks) -> Tensor:
         """Classify some episodes after as many steps as in training."""

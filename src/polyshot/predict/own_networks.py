@@ -8,19 +8,25 @@ pass an image however many members the pool has. E tasks, M members, d entries a
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from polyshot.models.backbone import walk_through
+from polyshot.models.backbone import sites_of, walk_through
 from polyshot.models.modulators import TaskModulators, fold_task, task_modulators
 from polyshot.models.views import Views
 from polyshot.pool.pool import Pool
 from polyshot.predict.readout import TaskClassifiers, fit_classifiers
 from polyshot.tasks import Queries, Tasks, embed
+from polyshot.util.device import bf16_on
 
 AT_ONCE = {"cpu": 4, "cuda": 100}
-"""Tasks of 5-way 5-shot that are learned side by side; more gain nothing."""
+"""Tasks of 5-way 5-shot that are learned side by side at most; more gain nothing."""
+ON_A_CPU = 2 << 30
+"""Bytes that learning may take there; of a GPU's memory half of what is free."""
+COPIES = 6
+"""Of a task's weights while it learns: with gradients and Adadelta's two averages."""
 
 
 @dataclass(eq=False)
@@ -88,9 +94,8 @@ def embed_own(
     `images` is asked for the images of some of the `rows`; the i-th modulator is that of rows[i].
     """
     parts: list[Tensor] = []
-    done, walk = 0, walk_through(base)
+    done, step, walk = 0, 1, walk_through(base)
     while done < len(rows):
-        step = 1 if not parts else tasks_at_once(parts[0].shape[1], rows.device)
         cut = torch.arange(done, min(done + step, len(rows)), device=rows.device)
         own = modulators.rows(cut)
 
@@ -99,8 +104,11 @@ def embed_own(
             flat = pixels.flatten(0, 1).contiguous(memory_format=torch.channels_last)
             return walk(flat, own.acts(len(pixels))).view(*pixels.shape[:2], -1)
 
-        parts.append(embed(network, images(rows[cut]), views))
+        pixels = images(rows[cut])
+        parts.append(embed(network, pixels, views))
         done += step
+        if done == 1 < len(rows):  # now their number is known
+            step = tasks_at_once(base, pixels.shape[1], pixels.shape[-1], rows.device)
     return torch.cat(parts)
 
 
@@ -111,10 +119,35 @@ def support_embeddings(networks: OwnNetworks, tasks: Tasks) -> Tensor:
     return flat.view(len(networks.rows), tasks.way, tasks.shot, -1)
 
 
-def tasks_at_once(images: int, device: torch.device) -> int:
-    """Return how many tasks of so many support images to learn side by side."""
-    # Below a dozen images the networks themselves fill the memory, not the images.
-    return max(1, AT_ONCE[device.type] * 25 // max(images, 12))
+def tasks_at_once(base: nn.Module, images: int, side: int, device: torch.device) -> int:
+    """Return how many tasks of so many support images [3, side, side] to learn side by side."""
+    images = max(images, 12)  # below a dozen the networks themselves fill the memory
+    most = AT_ONCE[device.type] * 25 // images
+    weights = sum(site.inputs * site.outputs for site in sites_of(base) if site.takes_maps)
+    a_task = images * bytes_an_image(base, side, device) + 4 * COPIES * weights
+    return max(1, min(most, free_memory(device) // a_task))
+
+
+def bytes_an_image(base: nn.Module, side: int, device: torch.device) -> int:
+    """Estimate the memory that learning takes for an image [3, side, side]; tried once."""
+    known = _BYTES.setdefault(base, {})
+    if side not in known:
+        image = torch.zeros(1, 3, side, side, device=device, dtype=torch.get_default_dtype())
+        with bf16_on(device):
+            known[side] = walk_through(base).nbytes(image)
+    return known[side]
+
+
+_BYTES: WeakKeyDictionary[nn.Module, dict[int, int]] = WeakKeyDictionary()
+
+
+def free_memory(device: torch.device) -> int:
+    """Return how many bytes learning may take."""
+    if device.type != "cuda":
+        return ON_A_CPU
+    free, _ = torch.cuda.mem_get_info(device)
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return (free + kept) // 2
 
 
 def flat_support(tasks: Tasks) -> Callable[[Tensor], Tensor]:

@@ -9,8 +9,7 @@ class there is nothing to try, and unless the config says otherwise nothing is l
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import cycle
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -46,13 +45,14 @@ class Learnable(Protocol):
     def start(self, rows: Tensor) -> list[Tensor]:
         """Return fresh tensors ``[k, ...]`` of some tasks; one may be asked for repeatedly."""
 
-    def inputs(self, rows: Tensor, places: Tensor) -> list[Tensor]:
+    def inputs(self, rows: Tensor, places: Tensor) -> Sequence[Any]:
         """Return what `embed` needs of the support images at places ``[k, W, S']`` of tasks.
 
-        Once for every view of them that updates take in turn, the whole images first.
+        Once for every view of them that updates take in turn, the whole images first; each may be
+        made only when it is asked for.
         """
 
-    def embed(self, leaves: Sequence[Tensor], rows: Tensor, inputs: Tensor) -> Tensor:
+    def embed(self, leaves: Sequence[Tensor], rows: Tensor, inputs: Any) -> Tensor:
         """Embed the inputs of tasks by what they have learned: ``[k, W * S', d]``."""
 
 
@@ -199,7 +199,7 @@ def _choose(
             rates = torch.full((len(chosen),), rate, device=rows.device)
             leaves, own = _learn(task, chosen, source, mask, rates, config.updates, counter)
             with torch.no_grad():
-                whole, *_ = task.inputs(chosen, places[side, chosen])
+                whole = task.inputs(chosen, places[side, chosen])[0]
                 queries = F.normalize(task.embed(leaves, chosen, whole), dim=-1)
                 parts.append(queries @ unit_centres(own, mask).mT)
         return torch.cat(parts)
@@ -234,7 +234,8 @@ def _learn(
         inputs = task.inputs(rows, places)
         leaves = [leaf.requires_grad_() for leaf in task.start(rows)]
         optimiser = Adadelta(leaves, [factor * rates for factor in task.lr_factors])
-        for _, view in zip(range(steps), cycle(inputs), strict=False):
+        for step in range(steps):
+            view = inputs[step % len(inputs)]
             embeddings = task.embed(leaves, rows, view).view(len(rows), way, shot, -1)
             loss = _loss(embeddings, there, task.leave_self_out)
             optimiser.step(torch.autograd.grad(loss, leaves))

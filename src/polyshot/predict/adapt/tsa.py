@@ -15,17 +15,21 @@ form of it, one task and one update after the other, is tests/predict/plain_tsa.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from polyshot.config import AdaptationConfig
-from polyshot.models.backbone import Walk, walk_through
+from polyshot.errors import PolyshotError, join_names
+from polyshot.models.backbone import walk_through
 from polyshot.models.heads import USUAL_SCALE
 from polyshot.models.modulators import TaskModulators, no_weights
 from polyshot.models.views import CROPS, VIEWS, View, apply_view
+from polyshot.models.walk import Recording, Walk
 from polyshot.pool.pool import Pool
 from polyshot.predict import own_networks
 from polyshot.predict.adapt.learn import Learned, learn_tasks, unit_centres
@@ -44,7 +48,7 @@ class Networks:
 
     base: nn.Module
     modulators: TaskModulators
-    """Where learning starts; slopes and shifts stay as they are."""
+    """Where learning starts; slopes and shifts stay as they are, and what other layers have."""
     tasks: Tasks
     names: list[str]
     """Of the layers whose modulators are learned; the map comes last."""
@@ -52,6 +56,8 @@ class Networks:
     crops: Sequence[View]
     """What of the images updates take in turn, the whole images first."""
     leave_self_out: bool
+    kept: dict[tuple[bytes, bytes], dict[int, Recording]] = field(default_factory=dict)
+    """Of tasks and places in them, by crops: what lies before the first layer that learns."""
 
     @cached_property
     def walk(self) -> Walk:
@@ -60,7 +66,8 @@ class Networks:
 
     def at_once(self, images: int) -> int:
         """Return how many tasks of so many images to learn side by side."""
-        return own_networks.tasks_at_once(images, self.tasks.device)
+        side, device = self.tasks.table.side, self.tasks.device
+        return own_networks.tasks_at_once(self.base, images, side, device)
 
     def start(self, rows: Tensor) -> list[Tensor]:
         """Return the blend's weights, and a map that changes nothing."""
@@ -72,18 +79,31 @@ class Networks:
         like = self.tasks.support_of(self.base, rows[:1])
         return [*own, identities(len(rows), like)]
 
-    def inputs(self, rows: Tensor, places: Tensor) -> list[Tensor]:
-        """Run the stem, in which nothing is learned: ``[k * W * S', C, h, w]`` for each crop."""
-        images = pick(self.tasks.support_images(rows), places).flatten(0, 2)
-        with torch.no_grad(), bf16_on(images.device):
-            crops = (apply_view(images, crop) for crop in self.crops)
-            return [self.walk.stem(c.contiguous(memory_format=torch.channels_last)) for c in crops]
+    def inputs(self, rows: Tensor, places: Tensor) -> "Crops":
+        """Return the crops of ``k * W * S'`` images, up to the first layer that learns."""
+        key = rows.cpu().numpy().tobytes(), places.cpu().numpy().tobytes()
+        self.kept[key] = self.kept.pop(key, {})  # the latest comes last
+        return Crops(self, rows, places, self.kept[key])
 
-    def embed(self, leaves: Sequence[Tensor], rows: Tensor, inputs: Tensor) -> Tensor:
+    @cached_property
+    def room(self) -> int:
+        """Bytes that recordings may take together."""
+        return own_networks.free_memory(self.tasks.device) // 4
+
+    def keep(self, own: dict[int, Recording], crop: int, recording: Recording) -> None:
+        """Keep a recording of some tasks, if need be in place of those of others before them."""
+        taken = {key: sum(r.nbytes for r in each.values()) for key, each in self.kept.items()}
+        for key in [key for key, each in self.kept.items() if each is not own]:
+            if sum(taken.values()) + recording.nbytes > self.room:
+                del self.kept[key], taken[key]
+        if sum(taken.values()) + recording.nbytes <= self.room:
+            own[crop] = recording
+
+    def embed(self, leaves: Sequence[Tensor], rows: Tensor, inputs: Recording) -> Tensor:
         """Embed by what was learned: ``[k, W * S', d]``."""
         acts = self.learned(leaves, rows).acts(len(rows))
-        with bf16_on(inputs.device):
-            embeddings = self.walk.trunk(inputs, acts)
+        with bf16_on(rows.device):
+            embeddings = self.walk.replay(inputs, acts)
         return embeddings.view(len(rows), -1, embeddings.shape[-1]) @ leaves[-1].mT
 
     def read_out(self, found: Learned, config: AdaptationConfig) -> TaskClassifiers:
@@ -108,8 +128,47 @@ class Networks:
 
     def learned(self, leaves: Sequence[Tensor], rows: Tensor) -> TaskModulators:
         """Return the modulators of some tasks."""
-        fixed = replace(self.modulators, weights={}).rows(rows)
-        return replace(fixed, weights=dict(zip(self.names, leaves, strict=False)))
+        fixed = self.constant.rows(rows)
+        own = dict(zip(self.names, leaves, strict=False))
+        return replace(fixed, weights={**fixed.weights, **own})
+
+    @cached_property
+    def constant(self) -> TaskModulators:
+        """What is not learned."""
+        weights = self.modulators.weights.items()
+        others = {name: weight for name, weight in weights if name not in self.names}
+        return replace(self.modulators, weights=others)
+
+
+@dataclass(frozen=True, eq=False)
+class Crops(Sequence[Recording]):
+    """Crops of the images of some tasks, recorded when they are asked for."""
+
+    networks: Networks
+    rows: Tensor
+    places: Tensor
+    """int64 ``[k, W, S']``."""
+    kept: dict[int, Recording]
+
+    def __len__(self) -> int:
+        return len(self.networks.crops)
+
+    def __getitem__(self, crop: Any) -> Any:
+        if crop in self.kept:
+            return self.kept[crop]
+        networks, rows = self.networks, self.rows
+        images = apply_view(self.images, networks.crops[crop])
+        images = images.contiguous(memory_format=torch.channels_last)
+        acts = networks.constant.rows(rows).acts(len(rows))
+        with bf16_on(images.device):
+            recording = networks.walk.record(images, networks.names, acts)
+        networks.keep(self.kept, crop, recording)
+        return recording
+
+    @cached_property
+    def images(self) -> Tensor:
+        """``[k * W * S', 3, side, side]``."""
+        return pick(self.networks.tasks.support_images(self.rows), self.places).flatten(0, 2)
 
 
 def learn_own_networks(
@@ -129,9 +188,10 @@ def learn_own_networks(
     config = pool.adaptation
     with torch.no_grad():
         start = blended(pool, _start(weights, config))
+    names = learning_sites([s.layer for s in start.sites if s.takes_maps], config.tsa_sites)
     if not start.weights:  # of channel modulators, or of none at all
-        start = replace(start, weights=no_weights(pool.base, start.sites))
-    names = list(start.weights)
+        learning = [site for site in start.sites if site.layer in names]
+        start = replace(start, weights=no_weights(pool.base, learning))
     factors = [*[1.0] * len(names), LR_FACTOR]
     count = max(1, config.updates)  # no more crops than there are updates
     crops = CROPS[:count] if config.tsa_rotate_crops else VIEWS["one"]
@@ -153,6 +213,28 @@ def learn_own_networks(
             own = (found.rows, read_out, softening[found.rows])
             made.append(OwnNetworks(pool.base, modulators, *own))
     return made, diverged
+
+
+def learning_sites(names: Sequence[str], wanted: Sequence[str]) -> list[str]:
+    """Return which sites `AdaptationConfig.tsa_sites` means, of all in the order of the pass.
+
+    Those of a network from elsewhere go by its own names.
+    """
+    inner = {name: name.removeprefix("network.") for name in names}
+    chosen: set[str] = set()
+    for pattern in wanted:
+        if pattern in ("all", "late"):
+            found = names[len(names) // 2 if pattern == "late" else 0 :]
+        else:
+            found = [name for name in names if fnmatchcase(inner[name], pattern)]
+            if not found:
+                such = f"such as {join_names(list(inner.values()), 3)}" if names else "none here"
+                raise PolyshotError(
+                    f"No site of the network is called '{pattern}': adaptation.tsa_sites takes "
+                    f"all, late, and names or patterns of sites, {such}."
+                )
+        chosen.update(found)
+    return [name for name in names if name in chosen]
 
 
 def _by_familiarity(pool: Pool, tasks: Tasks) -> tuple[Tensor, Tensor]:
