@@ -27,7 +27,10 @@ class Adapted(nn.Module):
 
 
 class PlainTSA:
-    """A network of one task's own: images [n, 3, H, W] with labels [n], each from 0 to W - 1."""
+    """A network of one task's own: images [n, 3, H, W] with labels [n], each from 0 to W - 1.
+
+    It learns at the `sites`, names of convolutions; by default at all of the blocks.
+    """
 
     def __init__(
         self,
@@ -38,12 +41,15 @@ class PlainTSA:
         updates: int,
         leave_self_out: bool,
         crops: Sequence[View],
+        sites: Sequence[str] | None = None,
     ) -> None:
         self.network, self.labels = network.eval().requires_grad_(False), labels
         adapters = []
-        for block in (block for i in (1, 2, 3, 4) for block in network.get_submodule(f"layer{i}")):
-            block.conv1, block.conv2 = Adapted(block.conv1), Adapted(block.conv2)
-            adapters += [block.conv1.beside.weight, block.conv2.beside.weight]
+        every = [f"layer{i}.{j}.conv{k}" for i in (1, 2, 3, 4) for j in (0, 1) for k in (1, 2)]
+        for name in every if sites is None else sites:
+            adapted = Adapted(network.get_submodule(name))
+            network.set_submodule(name, adapted)
+            adapters.append(adapted.beside.weight)
         width = network(images[:1]).shape[1]
         self.map = torch.eye(width, requires_grad=True)
         optimiser = torch.optim.Adadelta(

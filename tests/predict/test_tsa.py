@@ -9,16 +9,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyshot.config import AdaptationConfig
+from polyshot.config import AdaptationConfig, for_hash, override, preset, to_dict
 from polyshot.errors import PolyshotError
 from polyshot.methods.pool_rules import PoolWithRule
 from polyshot.models.backbone import walk_through
+from polyshot.models.efficientnet import EfficientNetLite
+from polyshot.models.foreign import Foreign
 from polyshot.models.heads import Metric, prototype_logits, prototypes
 from polyshot.models.modulators import Kind, fold
+from polyshot.models.resnet import ResNet
 from polyshot.models.views import CROPS, VIEWS, apply_view
+from polyshot.models.walk import Recording, Walk
 from polyshot.pool.pool import Pool
 from polyshot.predict import own_networks
-from polyshot.predict.adapt.tsa import Networks, learn_own_networks
+from polyshot.predict.adapt.tsa import Networks, learn_own_networks, learning_sites
 from polyshot.predict.own_networks import blended
 from polyshot.predict.predict import inverse_temperature, predict_tasks
 from polyshot.predict.rules import by_selector, rule
@@ -29,6 +33,7 @@ from tests.helpers import (
     embedded_tasks,
     in_double,
     mixed_modulator,
+    random_base,
     random_tasks,
     shared_pool,
     uneven,
@@ -107,6 +112,95 @@ def test_many_tasks_at_once_are_each_task_by_the_plain_form(
             assert plain.moved > 1e-3, "nothing was learned"
 
 
+LATER = [f"layer{i}.{j}.conv{k}" for i in (3, 4) for j in (0, 1) for k in (1, 2)]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    ("name", "kind", "wanted", "sites"),
+    [
+        ("blend", "conv1x1", ("late",), LATER),
+        ("auto", "channel", ("late",), LATER),
+        ("base", "conv1x1", ("layer2.1.conv?", "layer4.*.conv2"),
+         ["layer2.1.conv1", "layer2.1.conv2", "layer4.0.conv2", "layer4.1.conv2"]),
+        ("blend", "conv1x1", ("layer4.1.conv2",), ["layer4.1.conv2"]),
+    ],
+)  # fmt: skip
+def test_learning_at_some_sites_is_the_plain_form_at_these(
+    name: str, kind: Kind, wanted: tuple[str, ...], sites: list[str], masked: bool
+) -> None:
+    config = replace(ALWAYS, updates=6, tsa_rotate_crops=True, tsa_sites=wanted)
+    with in_double():
+        pool = replace(double_pool(shared_pool(kind)), adaptation=config)
+        tasks = random_tasks(mask=uneven() if masked else None, queries=2)
+        weights = rule(name, pool).weights(pool, tasks)
+        found = answers(pool, tasks, name, "tsa")
+        factors = inverse_temperature(pool, tasks.shots)
+        scales = torch.tensor(pool.scales)
+        for e in range(EPISODES):
+            mask = tasks.present[e]
+            plain = PlainTSA(
+                blend_of(pool, weights[e]),
+                tasks.support_images()[e][mask],
+                mask.nonzero()[:, 0],
+                rate=0.5,
+                updates=config.updates,
+                leave_self_out=True,
+                crops=CROPS,
+                sites=sites,
+            )
+            cosines = plain.cosines(tasks.query_images()[e])
+            expected = (factors[e] * (weights[e] @ scales) * cosines).softmax(-1)
+            torch.testing.assert_close(found[e], expected, atol=1e-6, rtol=1e-6)
+            assert plain.moved > 1e-3, "nothing was learned"
+
+
+def test_sites_that_learn() -> None:
+    names = [f"network.blocks.{i}.{part}" for i in range(3) for part in ("up", "down")]
+    assert learning_sites(names, ("all",)) == names
+    assert learning_sites(names, ("late",)) == names[3:]
+    assert learning_sites(names[:5], ("late",)) == names[2:5]
+    assert learning_sites(names, ("blocks.2.*", "blocks.0.up")) == [names[0], *names[4:]]
+    assert learning_sites(names, ()) == learning_sites([], ("late",)) == []
+    for known, such in ((names, r"such as blocks\.0\.up.*"), ([], "none here")):
+        with pytest.raises(
+            PolyshotError, match=rf"is called 'block\.\*'.*all, late.*{such}"
+        ) as told:
+            learning_sites(known, ("late", "block.*"))
+        assert "\n" not in str(told.value)
+
+
+def test_sites_are_chosen_by_an_option_and_hashes_of_before_stay() -> None:
+    config = override(preset("tiny"), ['adaptation.tsa_sites=["layer4.*"]'])
+    assert config.adaptation.tsa_sites == ("layer4.*",)
+    before = for_hash(to_dict(preset("tiny")))
+    assert "tsa_sites" not in before["adaptation"]
+    assert for_hash(to_dict(config))["adaptation"]["tsa_sites"] == ["layer4.*"]
+
+
+@pytest.mark.parametrize("sites", [("all",), ("late",), ()])
+def test_without_sites_the_map_alone_is_learned(sites: tuple[str, ...]) -> None:
+    """A plain function has no layers that anything could act at."""
+    directions = torch.randn(3 * 64, 10, generator=torch.Generator().manual_seed(0))
+    config = replace(ALWAYS, updates=4, tsa_rotate_crops=True, tsa_sites=sites)
+    tasks = random_tasks()
+
+    def not_asked(known: Tensor, places: Tensor) -> Tensor:
+        raise AssertionError("there is one rate")
+
+    def function(images: Tensor) -> Tensor:
+        return F.interpolate(images, (8, 8)).flatten(1) @ directions
+
+    # The other network has sites, none of which is to learn.
+    for network in (function,) if sites else (function, random_base()):
+        pool = replace(Pool.from_backbone(network, SIZE), adaptation=config)
+        found, plain = answers(pool, tasks, "base", "tsa"), answers(pool, tasks, "base")
+        assert found.isfinite().all() and not torch.allclose(found, plain, atol=1e-3)
+        weights = rule("base", pool).weights(pool, tasks)
+        (own,), _ = learn_own_networks(pool, tasks, weights, not_asked)
+        assert not own.modulators.weights and len(own.rows) == EPISODES
+
+
 def test_learning_may_start_from_the_rules_blend_the_base_or_the_heaviest_member() -> None:
     pool = shared_pool(adaptation=ALWAYS)
     tasks = random_tasks()
@@ -150,9 +244,11 @@ def test_updates_may_take_crops_in_turn() -> None:
     names = list(start.weights)
     networks = Networks(pool.base, start, tasks, names, [1.0], CROPS, True)
     images = tasks.support_images(rows).flatten(0, 2)
-    walk = walk_through(pool.base)
-    for view, found in zip(CROPS, networks.inputs(rows, places), strict=True):
-        torch.testing.assert_close(found, walk.stem(apply_view(images, view)))
+    walk, acts = walk_through(pool.base), start.acts(EPISODES)
+    with torch.no_grad():
+        for view, found in zip(CROPS, networks.inputs(rows, places), strict=True):
+            expected = walk(apply_view(images, view), acts)
+            torch.testing.assert_close(walk.replay(found, acts), expected)
 
     def answer(turns: bool, updates: int) -> Tensor:
         own = replace(ALWAYS, tsa_rotate_crops=turns, updates=updates)
@@ -266,9 +362,12 @@ def test_the_halves_of_the_support_set_choose() -> None:
     assert len(networks.rows) == EPISODES
 
 
-def test_no_episode_depends_on_its_company(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sites", ["all", "late"])
+def test_no_episode_depends_on_its_company(monkeypatch: pytest.MonkeyPatch, sites: str) -> None:
     pool = shared_pool(adaptation=AdaptationConfig(updates=3, rates=(0.05, 0.5)))
     tasks = random_tasks()
+    late = replace(pool.adaptation, tsa_sites=("late",))
+    pool = replace(pool, adaptation=late) if sites == "late" else pool
     whole = {name: answers(pool, tasks, name, "tsa") for name in ("auto", "blend")}
     monkeypatch.setitem(own_networks.AT_ONCE, "cpu", 1)
     for name, expected in whole.items():
@@ -276,6 +375,47 @@ def test_no_episode_depends_on_its_company(monkeypatch: pytest.MonkeyPatch) -> N
         part = replace(tasks.part(slice(1, 2)), query=tasks.query[1:2, 2:])
         alone = answers(pool, part, name, "tsa")
         torch.testing.assert_close(alone[0], expected[1, 2:], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("room", [0, 20_000, 1 << 30])
+def test_answers_do_not_depend_on_how_many_crops_are_kept(
+    monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    config = replace(ALWAYS, updates=25, tsa_rotate_crops=True, tsa_sites=("late",))
+    config = replace(config, rates=(0.1, 0.5), tsa_rates="average")
+    pool, tasks = shared_pool(adaptation=config), random_tasks()
+    expected = answers(pool, tasks, "blend", "tsa")
+    made = []
+    record = Walk.record
+
+    def counted(walk: Walk, images: Tensor, *rest: object) -> Recording:
+        made.append(record(walk, images, *rest))  # type: ignore[arg-type]
+        return made[-1]
+
+    monkeypatch.setattr(Walk, "record", counted)
+    monkeypatch.setattr(own_networks, "free_memory", lambda device: 4 * room)
+    found = answers(pool, tasks, "blend", "tsa")  # one task after the other
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    # Every update and the end of learning asks for one; the second rate finds those of the first.
+    if room == 1 << 30:
+        assert len(made) == len(CROPS)
+    elif not room:
+        assert len(made) == EPISODES * 2 * (config.updates + 1)
+    else:
+        assert EPISODES * len(CROPS) < len(made) < EPISODES * 2 * (config.updates + 1)
+
+
+def test_tasks_side_by_side_fit_into_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    resnet, lite0 = ResNet().eval(), Foreign(EfficientNetLite(), 224)
+    cpu, at_once = torch.device("cpu"), own_networks.tasks_at_once
+    assert [at_once(resnet, images, 72, cpu) for images in (5, 25, 50, 1000)] == [8, 4, 2, 1]
+    assert at_once(lite0, 25, 72, cpu) == 1
+    assert at_once(lite0, 12, 72, cpu) == 2
+    monkeypatch.setitem(own_networks.AT_ONCE, "cpu", 100)
+    assert at_once(resnet, 25, 72, cpu) < 100
+    monkeypatch.setattr(own_networks, "ON_A_CPU", 70 << 30)  # half of a large GPU
+    assert at_once(resnet, 25, 72, cpu) == 100
+    assert 30 < at_once(lite0, 25, 72, cpu) < 70  # in bf16 twice as many
 
 
 def test_tasks_without_images_are_refused() -> None:

@@ -208,9 +208,11 @@ class Walk:
             under_way = _Replaying({}, [Kept(each.module) for each in recording.plan], handed)
             result = self._run(under_way, under_way.next_tensor())
             floats = [leaf for leaf in leaves if leaf.requires_grad]
-            gradients: Iterator[Tensor | None] = iter(floats)  # all, where autograd cannot tell
-            if result.requires_grad:
-                gradients = iter(torch.autograd.grad(result.sum(), floats, allow_unused=True))
+            try:
+                found = torch.autograd.grad(result.sum(), floats, allow_unused=True)
+            except RuntimeError:  # no gradient flows so far: autograd cannot tell, all are kept
+                found = tuple(floats)
+        gradients: Iterator[Tensor | None] = iter(found)
         whole = [
             each._replace(changed=each.changed or t._version != was)
             for each, t, was in zip(recording.plan, handed, versions, strict=True)
