@@ -31,9 +31,10 @@ from polyshot.models.modulators import (
     no_weights,
     task_modulators,
 )
+from polyshot.models.passes import Act
 from polyshot.models.resnet import ResNet, ResNetConfig, Stem
 from polyshot.models.task_networks import embed_tasks, task_kernels
-from polyshot.models.walk import Act, Walk
+from polyshot.models.walk import Walk
 from tests.helpers import (
     assert_near,
     copied,

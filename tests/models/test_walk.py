@@ -13,8 +13,9 @@ from polyshot.models.backbone import sites_of, walk_through
 from polyshot.models.efficientnet import EfficientNetLite
 from polyshot.models.foreign import Foreign
 from polyshot.models.modulators import TaskModulators, task_modulators
+from polyshot.models.passes import Act
 from polyshot.models.resnet import ResNet, ResNetConfig
-from polyshot.models.walk import Act, Walk
+from polyshot.models.walk import Walk
 from tests.helpers import gentle_modulator, randomised
 
 TASKS, IMAGES = 2, 3

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from polyshot.errors import PolyshotError, unknown
 from polyshot.models.backbone import NORMS, Site, affine, by_image, same_tensors, sites_of
-from polyshot.models.walk import Act
+from polyshot.models.passes import Act
 
 Kind = Literal["conv1x1", "channel"]
 AnyNetwork = TypeVar("AnyNetwork", bound=nn.Module)

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
 from polyshot.models.backbone import Site, affine, layers_of, walk_through
-from polyshot.models.walk import Act
+from polyshot.models.passes import Act
 
 Kernels = Mapping[str, Tensor]
 """By the layers' names: [E, outputs, k, k, inputs] of a convolution, [E, outputs, inputs] else."""

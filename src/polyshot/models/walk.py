@@ -13,48 +13,32 @@ stages for it.
 
 import copy
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from polyshot.errors import PolyshotError, join_names
+from polyshot.models.passes import (
+    Act,
+    Counting,
+    Keeping,
+    Kept,
+    Noting,
+    Pass,
+    Place,
+    ReachedError,
+    Replaying,
+    version_of,
+)
 
 CLOSE = 1e-3
 """How far a replayed embedding may lie from the plain one, relative to its largest entry."""
-
-
-class Act:
-    """What happens at a site instead of its layer and its norm; this one changes nothing."""
-
-    def layer(self, own: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """Return the layer's result; `own` is the layer itself."""
-        return own(x)
-
-    def norm(self, own: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
-        """Return the normalised result; `own` is the norm itself."""
-        return own(y)
-
-
-class Kept(NamedTuple):
-    """A tensor that a recording keeps: the result of a module's call, or the images."""
-
-    module: str
-    read: bool = True
-    """Whether its values matter; else its shape is all that is kept."""
-    changed: bool = False
-    """Whether the code between modules changes it in place, so that it works on copies."""
-
-    def stored(self, tensor: Tensor) -> Tensor:
-        """Return what to keep of a tensor."""
-        if not self.read:
-            return tensor.new_zeros(()).expand(tensor.shape)
-        return tensor.clone() if self.changed else tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +88,7 @@ class Walk:
 
     def _replace(self, module: nn.Module, name: str, key: str | None, what: str) -> None:
         leaf = next(module.children(), None) is None
-        place, state = _Place(name, key, what, module.forward, leaf), self._state
+        place, state = Place(name, key, what, module.forward, leaf), self._state
 
         @wraps(place.own)
         def forward(*given: Any, **named: Any) -> Any:
@@ -120,7 +104,7 @@ class Walk:
         if not acts:
             result: Tensor = self.network(images)
             return result
-        under_way = _Pass(acts)
+        under_way = Pass(acts)
         result = self._run(under_way, images)
         self._check(acts, under_way.called)
         return result
@@ -128,7 +112,7 @@ class Walk:
     @torch.no_grad()
     def nbytes(self, images: Tensor) -> int:
         """Measure what the innermost modules make of images [B, 3, H, W], in bytes."""
-        under_way = _Counting({})
+        under_way = Counting({})
         self._run(under_way, images)
         return under_way.nbytes
 
@@ -149,7 +133,7 @@ class Walk:
 
     def replay(self, recording: Recording, acts: Mapping[str, Act]) -> Tensor:
         """Run the rest, with acts by the names of layers: embeddings [B, d]."""
-        under_way = _Replaying(acts, recording.plan, recording.tensors)
+        under_way = Replaying(acts, recording.plan, recording.tensors)
         result: Tensor = self._run(under_way, under_way.next_tensor())
         under_way.check()
         self._check(acts, [*recording.called, *under_way.called])
@@ -158,7 +142,7 @@ class Walk:
     def _record(
         self, images: Tensor, first: Collection[str], acts: Mapping[str, Act], plan: Sequence[Kept]
     ) -> Recording:
-        under_way = _Recording(acts, first, plan, images)
+        under_way = Keeping(acts, first, plan, images)
         if len(plan) > 1:  # else everything is run again
             self._run(under_way, images)
             under_way.check()
@@ -178,13 +162,13 @@ class Walk:
             two = two.clone()
             version = two._version
             expected = self.network(two.clone())
-            noting = _Noting(first)
+            noting = Noting(first)
             self._run(noting, two)
             if first and noting.reached is None:
                 self._refuse(first)
             whole = [
                 Kept("", changed=two._version != version),
-                *(Kept(name, changed=_version(t) != was) for name, t, was in noting.noted),
+                *(Kept(name, changed=version_of(t) != was) for name, t, was in noting.noted),
             ]
             trial = self._record(two.clone(), first, {}, whole)
             whole, thin = self._thinned(trial)
@@ -205,7 +189,7 @@ class Walk:
             ]
             handed = [leaf.clone() for leaf in leaves]
             versions = [t._version for t in handed]
-            under_way = _Replaying({}, [Kept(each.module) for each in recording.plan], handed)
+            under_way = Replaying({}, [Kept(each.module) for each in recording.plan], handed)
             result = self._run(under_way, under_way.next_tensor())
             floats = [leaf for leaf in leaves if leaf.requires_grad]
             try:
@@ -222,13 +206,13 @@ class Walk:
             for each, one in zip(whole, learns, strict=True)
         ]
 
-    def _run(self, under_way: "_Pass", images: Tensor) -> Any:
+    def _run(self, under_way: Pass, images: Tensor) -> Any:
         state = self._state
         state.under_way = under_way
         try:
             with _fast_path_off():
                 return self.network(images)
-        except _ReachedError as reached:
+        except ReachedError as reached:
             under_way.reached = reached.layer
             return None
         finally:
@@ -246,161 +230,10 @@ class Walk:
         )
 
 
-class _Place(NamedTuple):
-    """A module of the twin: its name, whose act it asks for what, its own forward function."""
-
-    name: str
-    key: str | None
-    what: str
-    own: Callable[..., Any]
-    leaf: bool
-    """Whether there are no modules inside."""
-
-
-class _Pass:
-    """A forward pass with acts by the names of layers."""
-
-    def __init__(self, acts: Mapping[str, Act]):
-        self.acts = acts
-        self.called: list[str] = []
-        self.reached: str | None = None
-        """The layer at which it was stopped."""
-
-    def call(self, place: _Place, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Run a module, or what acts in its place."""
-        act = None if place.key is None else self.acts.get(place.key)
-        if act is None:
-            return place.own(*given, **named)
-        self.called.append(place.name)
-        return getattr(act, place.what)(place.own, *given, **named)
-
-
-class _Counting(_Pass):
-    """Counts the bytes of what modules without modules inside make."""
-
-    nbytes = 0
-
-    def call(self, place: _Place, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        result = super().call(place, given, named)
-        if place.leaf and isinstance(result, Tensor):
-            self.nbytes += result.nbytes
-        return result
-
-
 class _State(threading.local):
     """Of a walk: threads may share a network."""
 
-    under_way: _Pass | None = None
-
-
-class _ReachedError(BaseException):  # no network's own `except Exception` may hold it
-    """The first layer that learns was reached."""
-
-    def __init__(self, layer: str):
-        super().__init__(layer)
-        self.layer = layer
-
-
-class _Stopped(_Pass):
-    """A pass up to the first of some layers."""
-
-    def __init__(self, acts: Mapping[str, Act], first: Collection[str]):
-        super().__init__(acts)
-        self.first = first
-
-    def call(self, place: _Place, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        if place.name in self.first:
-            raise _ReachedError(place.name)
-        return super().call(place, given, named)
-
-
-class _Noting(_Stopped):
-    """Notes what the outermost modules make, each result with its version at that time.
-
-    Modules that return no tensor (but a tuple, or an object of transformers), and those that
-    change what they were given and return it (`nn.ReLU(inplace=True)`), have to run again on
-    replay: modules inside them are noted in their place.
-    """
-
-    def __init__(self, first: Collection[str]):
-        super().__init__({}, first)
-        self.noted: list[tuple[str, Tensor, int]] = []
-
-    def call(self, place: _Place, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        inside = len(self.noted)
-        tensors = [t for t in (*given, *named.values()) if isinstance(t, Tensor)]
-        versions = [_version(t) for t in tensors]
-        result = super().call(place, given, named)
-        if isinstance(result, Tensor) and not any(
-            t is result and _version(t) != was for t, was in zip(tensors, versions, strict=True)
-        ):
-            del self.noted[inside:]
-            self.noted.append((place.name, result, _version(result)))
-        return result
-
-
-class _Recording(_Stopped):
-    """Keeps what a plan says."""
-
-    def __init__(
-        self,
-        acts: Mapping[str, Act],
-        first: Collection[str],
-        plan: Sequence[Kept],
-        images: Tensor,
-    ):
-        super().__init__(acts, first)
-        self.plan = plan
-        self.tensors = [plan[0].stored(images)]
-
-    def call(self, place: _Place, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        result = super().call(place, given, named)
-        if _is_next(self.plan, len(self.tensors), place) and isinstance(result, Tensor):
-            self.tensors.append(self.plan[len(self.tensors)].stored(result))
-        return result
-
-    def check(self) -> None:
-        """Refuse a pass that has made something else than was planned."""
-        _check_all(self.plan, len(self.tensors))
-
-
-class _Replaying(_Pass):
-    """Returns what was recorded, in the order of calls."""
-
-    def __init__(self, acts: Mapping[str, Act], plan: Sequence[Kept], tensors: Sequence[Tensor]):
-        super().__init__(acts)
-        self.plan, self.tensors, self.done = plan, tensors, 0
-
-    def next_tensor(self) -> Tensor:
-        """Return the next tensor; the first are the images."""
-        tensor, changed = self.tensors[self.done], self.plan[self.done].changed
-        self.done += 1
-        return tensor.clone() if changed else tensor
-
-    def call(self, place: _Place, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        if _is_next(self.plan, self.done, place):
-            return self.next_tensor()
-        return super().call(place, given, named)
-
-    def check(self) -> None:
-        """Refuse a pass that has not asked for all that was recorded."""
-        _check_all(self.plan, self.done)
-
-
-def _is_next(plan: Sequence[Kept], done: int, place: _Place) -> bool:
-    return done < len(plan) and plan[done].module == place.name
-
-
-def _check_all(plan: Sequence[Kept], done: int) -> None:
-    if done != len(plan):
-        raise PolyshotError(
-            f"The network's forward pass differs from one time to another: it did not come to "
-            f"'{plan[done].module}'. Only what calls its layers in one order can learn."
-        )
-
-
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+    under_way: Pass | None = None
 
 
 class _FastPath:

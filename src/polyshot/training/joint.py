@@ -20,8 +20,8 @@ from polyshot.data.table import Batches, Images
 from polyshot.errors import PolyshotError
 from polyshot.models.backbone import Site, affine, sites_of, walk_through
 from polyshot.models.modulators import Kind, Modulator, at_tap, fold
+from polyshot.models.passes import Act
 from polyshot.models.resnet import ResNet
-from polyshot.models.walk import Act
 from polyshot.training import parallel
 from polyshot.training.base import BaseStep, Classifier
 from polyshot.training.modulators import choose_strength
