@@ -25,8 +25,9 @@ from polyshot.data.splits import ClassSplit
 from polyshot.data.table import Images
 from polyshot.data.toy import draw_packs
 from polyshot.models.backbone import sites_of
+from polyshot.models.efficientnet import EfficientNetLite
 from polyshot.models.heads import Metric
-from polyshot.models.modulators import Kind, Modulator
+from polyshot.models.modulators import RANK, Kind, Modulator
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.selector import MemberAttention, Selector, task_embedding
 from polyshot.models.views import Views, normalise
@@ -65,19 +66,29 @@ def randomised(network: nn.Module) -> nn.Module:
     return network
 
 
+def thin_lite0(seed: int = 0) -> nn.Module:
+    """EfficientNet-Lite0 with few and narrow layers, and random weights; 24 entries come out."""
+    torch.manual_seed(seed)
+    return randomised(EfficientNetLite(((1, 3, 1, 1, 8), (2, 3, 2, 4, 12)), stem=8, head=24))
+
+
 @cache
 def _sites(config: ResNetConfig) -> tuple[object, ...]:
     return tuple(sites_of(ResNet(config)))
 
 
-def fresh_modulator(of: ResNetConfig | nn.Module, kind: Kind = "conv1x1") -> Modulator:
+def fresh_modulator(
+    of: ResNetConfig | nn.Module, kind: Kind = "conv1x1", rank: int = RANK
+) -> Modulator:
     """A modulator that changes nothing yet, for a network or for any ResNet of a config."""
-    return Modulator(sites_of(of) if isinstance(of, nn.Module) else _sites(of), kind)  # type: ignore[arg-type]
+    return Modulator(sites_of(of) if isinstance(of, nn.Module) else _sites(of), kind, rank)  # type: ignore[arg-type]
 
 
-def random_modulator(of: ResNetConfig | nn.Module, kind: Kind, seed: int = 1) -> Modulator:
+def random_modulator(
+    of: ResNetConfig | nn.Module, kind: Kind, seed: int = 1, rank: int = RANK
+) -> Modulator:
     """A modulator far from the identity."""
-    modulator = fresh_modulator(of, kind)
+    modulator = fresh_modulator(of, kind, rank)
     torch.manual_seed(seed)
     for parameter in modulator.parameters():
         parameter.data += torch.rand_like(parameter) - 0.5  # scales stay away from 0
@@ -85,10 +96,10 @@ def random_modulator(of: ResNetConfig | nn.Module, kind: Kind, seed: int = 1) ->
 
 
 def gentle_modulator(
-    of: ResNetConfig | nn.Module, kind: Kind, seed: int = 1, kept: float = 0.4
+    of: ResNetConfig | nn.Module, kind: Kind, seed: int = 1, kept: float = 0.4, rank: int = RANK
 ) -> Modulator:
     """A modulator that is not so far from the base that embeddings explode."""
-    modulator = random_modulator(of, kind, seed)
+    modulator = random_modulator(of, kind, seed, rank)
     with torch.no_grad():
         for name, parameter in modulator.named_parameters():
             parameter.lerp_(torch.full_like(parameter, float(name.endswith("scale"))), 1 - kept)
@@ -96,17 +107,30 @@ def gentle_modulator(
 
 
 def mixed_modulator(modulators: Sequence[Modulator], shares: Sequence[float] | Tensor) -> Modulator:
-    """The weighted sum of modulators, one parameter after the other; the rest is the identity."""
-    result = copy.deepcopy(modulators[0])
+    """The weighted sum of modulators, as full maps, one after the other; the rest is the identity."""
+    first = modulators[0]
+    result = Modulator(first.sites, first.kind, rank=0).to(next(first.parameters()))
+    every = [with_full_maps(each) for each in modulators]
     with torch.no_grad():
         for name, parameter in result.named_parameters():
             identity = torch.full_like(parameter, float(name.endswith("scale")))
             moves = [
-                float(share) * (each.get_parameter(name) - identity)
-                for each, share in zip(modulators, shares, strict=True)
+                float(share) * (values[name] - identity)
+                for values, share in zip(every, shares, strict=True)
             ]
             parameter.copy_(identity + sum(moves))
     return result
+
+
+def with_full_maps(modulator: Modulator) -> dict[str, Tensor]:
+    """A modulator's parameters with products of thin matrices written out."""
+    own = dict(modulator.named_parameters())
+    maps = {}
+    for site in modulator.sites if modulator.kind == "conv1x1" else ():
+        if f"{site.layer}.up" in own:
+            product = own.pop(f"{site.layer}.up") @ own.pop(f"{site.layer}.down")
+            maps[f"{site.layer}.weight"] = product.view(*product.shape, *[1] * (1 + site.axis))
+    return own | maps
 
 
 def explicit(base: ResNet, modulator: Modulator, images: Tensor, strength: float) -> Tensor:

@@ -14,8 +14,8 @@ from polyshot.data.augment import STRONG, WEAK, Augment
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, unknown
 from polyshot.models.heads import Metric
-from polyshot.models.modulators import Kind
-from polyshot.models.resnet import ResNetConfig
+from polyshot.models.modulators import RANK, Kind
+from polyshot.models.resnet import OURS, ResNetConfig
 from polyshot.models.views import Views
 from polyshot.util.checks import Count, Range, Share, build, check_fields, replaced
 
@@ -67,6 +67,9 @@ class ModulatorConfig:
 
     kind: Kind = "conv1x1"
     """`conv1x1` or `channel`."""
+    rank: Annotated[int, Range(0, 65536)] = RANK
+    """Of `conv1x1` maps beside pointwise and linear layers, which ResNet-18 has none of; 0 takes
+    full maps there, too."""
     steps: Count = 400
     """Updates of each modulator."""
     episodes: Annotated[int, Range(1, MOST)] = 10
@@ -218,7 +221,7 @@ class Config:
     """Another seed, another training; 0 or more."""
     size: Annotated[int, Range(8, 4096)] = 72
     """Side length of the images in pixels; packs must have it."""
-    backbone: str = "resnet18"
+    backbone: str = OURS
     """The base: `resnet18` is trained here, a name of `models.loaders` is taken as it is."""
     sites: tuple[str, ...] = ()
     """Names or patterns of the layers of a base from elsewhere at which modulators act."""
@@ -310,7 +313,8 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 LATER: Mapping[str, Any] = {
-    "backbone": "resnet18",
+    "backbone": OURS,
+    "rank": RANK,
     "sites": (),
     "tsa_rates": "choose",
     "tsa_readout": "prototypes",

@@ -8,8 +8,18 @@ from torch import Tensor
 from torch.func import functional_call
 
 from polyshot.errors import PolyshotError
-from polyshot.models.backbone import parameter_count, sites_of
-from polyshot.models.modulators import Kind, Modulator, fold, member_parameters
+from polyshot.models.backbone import parameter_count, sites_of, walk_through
+from polyshot.models.efficientnet import EfficientNetLite
+from polyshot.models.foreign import Foreign
+from polyshot.models.modulators import (
+    Kind,
+    Modulator,
+    fold,
+    fold_task,
+    member_parameters,
+    read_tensors,
+    task_modulators,
+)
 from polyshot.models.resnet import ResNet, ResNetConfig, Stem
 from tests.helpers import (
     SMALL,
@@ -17,9 +27,12 @@ from tests.helpers import (
     copied,
     explicit,
     fresh_modulator,
+    gentle_modulator,
+    mixed_modulator,
     random_base,
     random_modulator,
     same_states,
+    thin_lite0,
 )
 
 KINDS = get_args(Kind)
@@ -148,3 +161,52 @@ def test_a_modulator_of_another_base_is_refused() -> None:
     assert not fresh_modulator(other).fits(random_base())
     with pytest.raises(PolyshotError, match="Did you mean 'channel'"):
         fresh_modulator(SMALL, "chanel")  # type: ignore[arg-type]
+
+
+# --- maps of low rank
+
+
+def test_maps_beside_pointwise_layers_are_of_low_rank_where_that_is_smaller() -> None:
+    modulator = fresh_modulator(Foreign(thin_lite0(), 16), rank=4)
+    shapes = {name: tuple(value.shape) for name, value in modulator.named_parameters()}
+    head, small = "network.conv_head", "network.blocks.0.project_conv"
+    assert (shapes[f"{head}.up"], shapes[f"{head}.down"]) == ((24, 4), (4, 12))
+    assert shapes[f"{small}.weight"] == (8, 8, 1, 1)  # two matrices of rank 4 were as large
+    assert not modulator.get_parameter(f"{head}.up").any()
+    assert modulator.get_parameter(f"{head}.down").all()
+    full = fresh_modulator(Foreign(thin_lite0(), 16), rank=0)
+    assert all(name.endswith((".weight", ".bias")) for name, _ in full.named_parameters())
+    assert parameter_count(modulator) < parameter_count(full)
+
+
+def test_parameter_counts_on_lite0() -> None:
+    lite0 = Foreign(EfficientNetLite(), 64)
+    counts = [parameter_count(fresh_modulator(lite0, "conv1x1", rank)) for rank in (16, 0)]
+    assert counts == [376_048, 3_158_128]
+
+
+def test_maps_of_low_rank_fold_act_and_blend_alike() -> None:
+    base, images = (
+        Foreign(thin_lite0(), 16).double(),
+        torch.randn(3, 4, 3, 16, 16, dtype=torch.float64),
+    )
+    modulators = [gentle_modulator(base, "conv1x1", i, rank=i).double() for i in range(3)]
+    shares = torch.tensor([[0.0, 1, 0], [0, 0, 0.3], [0.2, 0.5, 0.4]], dtype=torch.float64)
+    with torch.no_grad():
+        mixed = task_modulators(base, modulators, shares)
+        found = walk_through(base)(images.flatten(0, 1), mixed.acts(3)).view(3, 4, -1)
+        folded = [fold(base, modulators[1]), fold(base, modulators[2], 0.3)]
+        folded.append(fold(base, mixed_modulator(modulators, shares[2])))
+        for task, member in enumerate(folded):
+            torch.testing.assert_close(found[task], member(images[task]))
+            torch.testing.assert_close(fold_task(base, mixed, task)(images[task]), found[task])
+            assert (found[task] - base(images[task])).abs().max() > 1e-3
+
+
+def test_shapes_tell_the_rank() -> None:
+    base = Foreign(thin_lite0(), 16)
+    for rank in (0, 1, 3):
+        modulator = random_modulator(base, "conv1x1", rank=rank)
+        read = read_tensors(sites_of(base), "conv1x1", modulator.state_dict())
+        read.load_state_dict(modulator.state_dict())
+        assert same_states(read, copied(modulator))

@@ -44,6 +44,8 @@ class Site:
     """The kernel's tap that reads the input at every stride: a 1x1 convolution of the same stride
     can be added there. None for a linear layer, which needs none, and where there is no such tap:
     then only channels can be scaled."""
+    pointwise: bool = False
+    """Whether the layer itself is such a map: a linear layer, or a convolution of one tap."""
 
     @property
     def takes_maps(self) -> bool:
@@ -155,11 +157,12 @@ def find_layers(network: nn.Module, image: Tensor) -> list[Site]:
 
 def _site(name: str, layer: nn.Module, norm: str | None, x: Tensor) -> Site:
     if isinstance(layer, nn.Linear):
-        return Site(name, norm, layer.in_features, layer.out_features, axis=-1)
+        return Site(name, norm, layer.in_features, layer.out_features, axis=-1, pointwise=True)
     assert isinstance(layer, nn.Conv2d)
     height, width = map(int, layer.stride)
     tap = _tap(layer, x) if layer.groups == 1 else None
-    return Site(name, norm, layer.in_channels, layer.out_channels, 1, (height, width), tap)
+    sizes, pointwise = (layer.in_channels, layer.out_channels), layer.kernel_size == (1, 1)
+    return Site(name, norm, *sizes, 1, (height, width), tap, pointwise)
 
 
 def _tap(layer: nn.Conv2d, x: Tensor) -> tuple[int, int] | None:

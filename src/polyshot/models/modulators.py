@@ -6,7 +6,8 @@ exactly one plain forward pass, in training as in prediction:
 
 - `conv1x1` (residual adapters): y = BN(conv3x3(x) + conv1x1(x) + bias). A 1x1 convolution is a 3x3
   convolution that is zero but for its centre tap, so its weight adds to the 3x3 kernel; beside a
-  linear layer it is a linear map.
+  linear layer it is a linear map. Beside a pointwise layer a full map were as large as the layer
+  itself: there it is the product of two thin matrices (LoRA, Hu et al. 2021).
 - `channel` (FiLM): y = scale * BN(conv3x3(x)) + bias, which is BN with another affine map.
 
 The bias of `conv1x1` goes into batch norm's bias, as gamma * bias / sqrt(running_var + eps). With
@@ -37,31 +38,40 @@ from polyshot.models.passes import Act
 
 Kind = Literal["conv1x1", "channel"]
 AnyNetwork = TypeVar("AnyNetwork", bound=nn.Module)
+RANK = 16
+"""Of the maps beside pointwise layers."""
 
 
 class Modulator(nn.Module):
     """The parameters of one domain, keyed by site; at the start its member equals the base.
 
     `conv1x1`: `layer1.0.conv1.weight` [outputs, inputs, 1, 1] (beside a linear layer [outputs,
-    inputs]) and `.bias` [outputs], zeros. `channel`: `layer1.0.conv1.scale` [outputs], ones, and
-    `.bias` [outputs], zeros.
+    inputs]) and `.bias` [outputs], zeros. Where that is larger than a map of low rank beside a
+    pointwise layer, it has `.up` [outputs, rank], zeros, and `.down` [rank, inputs], random,
+    instead; rank 0 is for full maps everywhere. `channel`: `layer1.0.conv1.scale` [outputs], ones,
+    and `.bias` [outputs], zeros.
     """
 
-    def __init__(self, sites: Sequence[Site], kind: Kind = "conv1x1") -> None:
+    def __init__(self, sites: Sequence[Site], kind: Kind = "conv1x1", rank: int = RANK) -> None:
         super().__init__()
         if kind not in get_args(Kind):
             raise unknown("kind of modulator", kind, get_args(Kind))
-        self.sites = [site for site in sites if kind == "channel" or site.takes_maps]
+        self.sites = _sites(sites, kind)
         self.kind = kind
         self.holders: dict[str, nn.Module] = {}
         """The module that holds a site's parameters, by the layer's name."""
         for site in self.sites:
             holder = self.holders[site.layer] = self._holder(site.layer)
-            if kind == "conv1x1":
-                taps = (1, 1) if site.axis == 1 else ()
-                holder.weight = nn.Parameter(torch.zeros(site.outputs, site.inputs, *taps))
+            inputs, outputs = site.inputs, site.outputs
+            thin = site.pointwise and 0 < rank * (inputs + outputs) < inputs * outputs
+            if kind == "channel":
+                holder.scale = nn.Parameter(torch.ones(outputs))
+            elif thin:
+                holder.up = nn.Parameter(torch.zeros(outputs, rank))
+                holder.down = nn.Parameter(torch.randn(rank, inputs) / inputs**0.5)
             else:
-                holder.scale = nn.Parameter(torch.ones(site.outputs))
+                taps = (1, 1) if site.axis == 1 else ()
+                holder.weight = nn.Parameter(torch.zeros(outputs, inputs, *taps))
             holder.bias = nn.Parameter(torch.zeros(site.outputs))
 
     def _holder(self, layer: str) -> nn.Module:
@@ -75,7 +85,26 @@ class Modulator(nn.Module):
 
     def fits(self, base: nn.Module) -> bool:
         """Tell whether it was made for networks like this one."""
-        return same_tensors(self.sites, Modulator(sites_of(base), self.kind).sites)
+        return same_tensors(self.sites, _sites(sites_of(base), self.kind))
+
+
+def _sites(sites: Sequence[Site], kind: Kind) -> list[Site]:
+    return [site for site in sites if kind == "channel" or site.takes_maps]
+
+
+def read_tensors(sites: Sequence[Site], kind: Kind, tensors: Mapping[str, Tensor]) -> Modulator:
+    """Make the modulator that tensors from a file are of; their shapes tell its rank."""
+    ranks = [len(tensor) for name, tensor in tensors.items() if name.endswith(".down")]
+    return Modulator(sites, kind, max(ranks, default=0))
+
+
+def site_map(values: Mapping[str, Tensor], site: Site) -> Tensor:
+    """Return a site's map by a modulator's values: [out, in, 1, 1], beside a linear one [out, in]."""
+    full = values.get(f"{site.layer}.weight")
+    if full is not None:
+        return full
+    product = values[f"{site.layer}.up"] @ values[f"{site.layer}.down"]
+    return product[:, :, None, None] if site.axis == 1 else product
 
 
 def member_parameters(
@@ -91,8 +120,10 @@ def member_parameters(
     own.
     """
     values = dict(modulator.named_parameters()) if values is None else values
-    at = {  # on the line from the identity (0) to the values (1)
-        name: torch.lerp(torch.full_like(value, float(name.endswith(".scale"))), value, strength)
+    at = {  # on the line from the identity (0) to the values (1); of a product one factor is enough
+        name: value
+        if name.endswith(".down")
+        else torch.lerp(torch.full_like(value, float(name.endswith(".scale"))), value, strength)
         for name, value in values.items()
     }
     member = {name: parameter.detach() for name, parameter in base.named_parameters()}
@@ -107,7 +138,7 @@ def member_parameters(
             )
         bias = f"{site.norm or layer}.bias"
         if modulator.kind == "conv1x1":
-            member[key] = member[key] + at_tap(at[key], site, member[key])
+            member[key] = member[key] + at_tap(site_map(at, site), site, member[key])
             slope, _ = affine(base, site)
             member[bias] = member[bias] + slope.detach() * at[f"{layer}.bias"]
         else:
@@ -215,9 +246,19 @@ def task_modulators(
 
     def mixed(layer: str, name: str) -> Tensor:
         """Return the weighted sum of a parameter, [E, ...]."""
-        together = rows_of_one([getattr(each.holders[layer], name) for each in modulators])
-        total: Tensor = torch.tensordot(shares.to(together), together, 1)
-        return total
+        return total(rows_of_one([getattr(each.holders[layer], name) for each in modulators]))
+
+    def mixed_map(site: Site) -> Tensor:
+        """Return the weighted sum of the maps at a site, [E, ...]."""
+        if all(hasattr(each.holders[site.layer], "weight") for each in modulators):
+            return mixed(site.layer, "weight")
+        return total(torch.stack([site_map(own, site) for own in values]))
+
+    def total(together: Tensor) -> Tensor:
+        result: Tensor = torch.tensordot(shares.to(together), together, 1)
+        return result
+
+    values = [dict(each.named_parameters()) for each in modulators]
 
     sites = modulators[0].sites if modulators else sites_of(base)
     with torch.no_grad():
@@ -226,7 +267,7 @@ def task_modulators(
             slope, shift = affine(base, site)  # [outputs] each
             slopes[layer], shifts[layer] = slope.unsqueeze(0), shift.unsqueeze(0)
             if modulators and modulators[0].kind == "conv1x1":
-                weight = mixed(layer, "weight")
+                weight = mixed_map(site)
                 weights[layer] = weight.flatten(2) if site.axis == 1 else weight  # [E, out, in]
                 shifts[layer] = shift + slope * mixed(layer, "bias")
             elif modulators:

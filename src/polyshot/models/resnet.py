@@ -13,6 +13,8 @@ from polyshot.models.backbone import Site
 
 Stem = Literal["imagenet", "small", "small/2"]
 
+OURS = "resnet18"
+"""Its name among backbones."""
 STAGES = 4
 BLOCKS = 2  # residual blocks a stage: 2 makes it ResNet-18
 NARROW = 8
@@ -59,7 +61,9 @@ def resnet_layers(config: ResNetConfig) -> list[Site]:
             ]
             if step == 2 or inputs != outputs:
                 names = f"{at}.downsample.0", f"{at}.downsample.1"
-                layers.append(Site(*names, inputs, outputs, 1, (step, step), (0, 0)))
+                layers.append(
+                    Site(*names, inputs, outputs, 1, (step, step), (0, 0), pointwise=True)
+                )
             inputs = outputs
     return layers
 

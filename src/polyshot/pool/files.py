@@ -36,8 +36,8 @@ from polyshot.models.foreign import (
 )
 from polyshot.models.heads import Metric
 from polyshot.models.loaders import load_backbone
-from polyshot.models.modulators import Kind, Modulator
-from polyshot.models.resnet import ResNet, ResNetConfig, load_base
+from polyshot.models.modulators import Kind, read_tensors
+from polyshot.models.resnet import OURS, ResNet, ResNetConfig, load_base
 from polyshot.models.selector import MemberAttention, Selector
 from polyshot.models.views import MEAN, STD, Views
 from polyshot.pool.statistics import from_tensors, to_tensors
@@ -53,7 +53,7 @@ FORMAT = 5
 
 2: weights may be 8-bit, a modulator of strength 0 may have no file, and there may be statistics of
 the selector's tasks. 3: an image may be looked at more than once. 4: weights may be 6-bit. 5: the
-base may be from elsewhere, named and not stored.
+base may be from elsewhere, named and not stored, and the maps of modulators of low rank.
 """
 
 Precision = Literal["full", "half", "eight", "six"]
@@ -66,7 +66,6 @@ STATISTICS_FILE = "task_statistics.safetensors"
 BESIDE: dict[str, Precision] = {"selector": "half", "urt": "six", "statistics": "eight"}
 """Of what stands beside the networks in a pool of six bits; in the others it is as it was made."""
 
-OURS = "resnet18"
 Width = Annotated[int, Range(1, 32768)]
 
 
@@ -215,10 +214,11 @@ def read_pool(path: Path, network: Any = None, download: bool = False) -> dict[s
     strengths = dict(zip(about.domains, about.strengths, strict=True))
     modulators = {}
     for name, strength in strengths.items():
-        modulators[name] = Modulator(sites_of(base), about.kind)
-        if strength or modulator_file(name) in about.files:  # else it stays the identity
-            what = f"The modulator '{name}' of {path}"
-            load_state(modulators[name], read(modulator_file(name)), what)
+        there = strength or modulator_file(name) in about.files  # else it stays the identity
+        tensors = read(modulator_file(name)) if there else {}
+        modulators[name] = read_tensors(sites_of(base), about.kind, tensors)
+        if there:
+            load_state(modulators[name], tensors, f"The modulator '{name}' of {path}")
     selector, urt = None, None
     if (wanted := about.selector) is not None:
         selector = Selector(wanted.inputs, wanted.outputs, wanted.hidden)

@@ -17,15 +17,17 @@ from torch.func import functional_call
 
 from polyshot.config import Config
 from polyshot.data.table import Images
+from polyshot.errors import PolyshotError
 from polyshot.models.backbone import sites_of
 from polyshot.models.foreign import Backbone
-from polyshot.models.modulators import Kind, Modulator, fold, member_parameters
+from polyshot.models.modulators import Kind, Modulator, fold, member_parameters, read_tensors
 from polyshot.tasks import Tasks
 from polyshot.training.episodic import EpisodeStep
 from polyshot.training.loop import learn
 from polyshot.training.step import Best, Group, Record, Schedule
 from polyshot.training.validation import class_accuracies
 from polyshot.util import counter_rng
+from polyshot.util.device import seeded
 from polyshot.util.files import read_weights
 
 RESAMPLINGS = 2000
@@ -48,12 +50,19 @@ class ModulatorStep(EpisodeStep):
         own, self.config, self._base, self._validation = config.modulator, config, base, validation
         self.name = f"modulator:{train.packs[source].domain.name}"
         self.memory = ("modulator.episodes", own.episodes)
-        self._identity = Modulator(sites_of(base), own.kind).to(train.device).requires_grad_(False)
+        seed = counter_rng.key("modulator", config.seed, source)
+        with seeded("modulator weights", seed):
+            start = Modulator(sites_of(base), own.kind, own.rank)
+        if not start.sites:
+            raise PolyshotError(
+                "Modulators can act at no layer of this network: take another one, or name layers "
+                "of it (sites)."
+            )
+        self._identity = start.to(train.device).requires_grad_(False)
         self.module = copy.deepcopy(self._identity).requires_grad_(True)
         for parameter in self.module.parameters():
             nn.init.zeros_(parameter)
         self._member: nn.Module = _Member(base, self._identity, self.module)
-        seed = counter_rng.key("modulator", config.seed, source)
         sources = torch.full((max(1, own.steps), own.episodes), source)
         super().__init__(train, own, sources, {source: seed}, seed)
 
@@ -172,6 +181,6 @@ def read_modulator(
 ) -> tuple[Modulator, dict[str, Any]]:
     """Read a modulator and what is known about it, its strength above all."""
     weights, about = read_weights(file)
-    modulator = Modulator(sites_of(base), kind).to(device)
+    modulator = read_tensors(sites_of(base), kind, weights)
     modulator.load_state_dict(weights)
-    return modulator.requires_grad_(False), about
+    return modulator.to(device).requires_grad_(False), about
