@@ -107,7 +107,7 @@ def gentle_modulator(
 
 
 def mixed_modulator(modulators: Sequence[Modulator], shares: Sequence[float] | Tensor) -> Modulator:
-    """The weighted sum of modulators, as full maps, one after the other; the rest is the identity."""
+    """The weighted sum of modulators, in full maps; the rest is the identity."""
     first = modulators[0]
     result = Modulator(first.sites, first.kind, rank=0).to(next(first.parameters()))
     every = [with_full_maps(each) for each in modulators]

@@ -7,7 +7,7 @@ network trained the way that measurements on real images recommend.
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from polyshot.data.augment import STRONG, WEAK, Augment
@@ -209,6 +209,8 @@ FOREIGN = AdaptationConfig(
     ridge_scale=11.0,
 )
 """On networks from elsewhere, which have seen the world (docs/backbones.md)."""
+FOREIGN_VIEWS: Views = "three"
+"""How often these look at an image."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,8 @@ class Config:
     size: Annotated[int, Range(8, 4096)] = 72
     """Side length of the images in pixels; packs must have it."""
     backbone: str = OURS
-    """The base: `resnet18` is trained here, a name of `models.loaders` is taken as it is."""
+    """The base (see `on_backbone`): `resnet18` is trained here, a name of `models.loaders` is taken
+    as it is. Such a one takes packs of any one size, and brings images to its own."""
     sites: tuple[str, ...] = ()
     """Names or patterns of the layers of a base from elsewhere at which modulators act."""
     model: ResNetConfig = field(default_factory=ResNetConfig)
@@ -254,6 +257,16 @@ class Config:
                 "Clusters need a trained base, joint training has none: take joint or "
                 "modulator.members."
             )
+        if self.joint and self.foreign:
+            raise PolyshotError(
+                f"Joint training changes the base, but '{self.backbone}' is taken as it is: leave "
+                f"joint out, or take backbone={OURS}."
+            )
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the base is from elsewhere."""
+        return self.backbone != OURS
 
 
 PRESETS: dict[str, Config] = {
@@ -298,12 +311,30 @@ def preset(name: str) -> Config:
 
 def override(config: Config, options: Sequence[str]) -> Config:
     """Apply options like ``base.steps=100`` or ``modulator.kind=channel``."""
-    for option in options:
-        name, equals, text = option.partition("=")
-        if not equals:
+
+    def name_of(option: str) -> str:
+        return option.partition("=")[0].strip()
+
+    # The backbone first: single settings then change what it brings along.
+    for option in sorted(options, key=lambda each: name_of(each) != "backbone"):
+        if "=" not in option:
             raise PolyshotError(f"The option '{option}' must look like base.steps=100.")
-        config = replaced(config, name.strip().split("."), text.strip(), option)
+        text = option.partition("=")[2].strip()
+        if name_of(option) == "backbone":
+            config = on_backbone(config, text)
+        else:
+            config = replaced(config, name_of(option).split("."), text, option)
     return config
+
+
+def on_backbone(config: Config, name: str) -> Config:
+    """Return a config for another base.
+
+    One from elsewhere comes with its own views and settings of adaptation, as in
+    `Pool.from_backbone`: a preset's are made for our base.
+    """
+    config = replace(config, backbone=name)
+    return replace(config, adaptation=FOREIGN, views=FOREIGN_VIEWS) if config.foreign else config
 
 
 def to_dict(config: Config) -> dict[str, Any]:

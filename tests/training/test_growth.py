@@ -163,7 +163,7 @@ def test_names_that_are_taken_are_refused(pool: Pool, new: Pack) -> None:
 
 def test_packs_that_cannot_be_trained_on_are_refused(pool: Pool, new: Pack, tmp_path: Path) -> None:
     other = toy_packs(tmp_path, "flowers", each=2, size=20)[0]
-    with pytest.raises(PolyshotError, match="16 pixels, flowers has 20: import it with --size 16"):
+    with pytest.raises(PolyshotError, match="of 20 pixels, the pool wants 16: import it again"):
         pool.add_domain(other)
     split = replace(new.domain.split, val=())
     blind = replace(new, domain=new.domain.with_split(split))

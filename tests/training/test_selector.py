@@ -184,7 +184,7 @@ def test_a_pool_without_it_is_refused_in_words() -> None:
 def test_memory_bounds_the_number_of_tasks(config: Config) -> None:
     many = replace(config, selector=replace(config.selector, tasks=300), validation_episodes=90)
     for members, most in ((3, 100), (10_000, 10), (10_000_000, 2)):
-        few = fewer_tasks(many, members)
+        few = fewer_tasks(many, members * config.model.dim)
         assert few.selector.tasks == most
         assert few.validation_episodes == min(most, 90)
-    assert fewer_tasks(config, 3) == config
+    assert fewer_tasks(config, 3 * config.model.dim) == config

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from polyshot.config import AdaptationConfig
 from polyshot.methods.method import Fitted, Method, Settings, in_parts, register
 from polyshot.methods.protonet import episodic_plan, trainable
+from polyshot.models.foreign import Backbone
 from polyshot.models.heads import Metric, prototypes
-from polyshot.models.resnet import ResNet
 from polyshot.predict.adapt.head import adapt_heads, head_logits
 from polyshot.tasks import Tasks
 from polyshot.training.episodic import EpisodeBatch, Learner
@@ -98,7 +98,7 @@ class QueryAttention(nn.Module):
 class FeatLearner(Learner):
     """A base and an attention block that adapts prototypes to a query."""
 
-    def __init__(self, base: ResNet, pull: float):
+    def __init__(self, base: Backbone, pull: float):
         super().__init__(base)
         dim = base.config.dim
         self.pull = pull

@@ -22,8 +22,8 @@ from torch import Tensor
 from polyshot.config import AdaptationConfig
 from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.method import Fitted, Method, Settings, in_parts, register
+from polyshot.models.foreign import Backbone
 from polyshot.models.heads import Metric, prototypes
-from polyshot.models.resnet import ResNet
 from polyshot.models.task_networks import embed_tasks, task_kernels
 from polyshot.models.views import CROPS, VIEWS, View, Views, apply_view, over_views
 from polyshot.predict.adapt.head import START_SCALE, adapt_heads, head_logits
@@ -40,7 +40,7 @@ CLIP = 5.0
 class FittedHead(Fitted):
     """A frozen network on which a linear layer is learned for each task, then thrown away."""
 
-    network: ResNet
+    network: Backbone
     metric: Metric
     recipe: AdaptationConfig
 
@@ -65,7 +65,7 @@ def _fit_head(run: TrainingRun, settings: Settings) -> FittedHead:
 class FineTunedNetworks(Fitted):
     """The base, all of which is learned further for each task."""
 
-    network: ResNet
+    network: Backbone
     steps: int
     rate: float
     rotate_crops: bool
@@ -116,7 +116,7 @@ class TaskNetworks:
     unit: bool = False
     """Whether heads see embeddings of unit norm."""
 
-    def logits(self, base: ResNet, images: Tensor, views: Views = "one") -> Tensor:
+    def logits(self, base: Backbone, images: Tensor, views: Views = "one") -> Tensor:
         """Classify normalised images [E, B, 3, side, side] of each task: [E, B, W]."""
         with bf16_on(images.device):
             embeddings = over_views(partial(embed_tasks, base, self.kernels), images, views)
@@ -125,7 +125,7 @@ class TaskNetworks:
 
 
 def learn_networks(
-    base: ResNet,
+    base: Backbone,
     start: tuple[Tensor, Tensor],
     support: Tensor,
     present: Tensor,

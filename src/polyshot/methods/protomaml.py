@@ -17,8 +17,8 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.finetune import TaskNetworks, learn_networks
 from polyshot.methods.method import Fitted, Method, Settings, in_parts, register
 from polyshot.methods.protonet import episodic_plan, trainable
+from polyshot.models.foreign import Backbone
 from polyshot.models.heads import prototypes
-from polyshot.models.resnet import ResNet
 from polyshot.models.task_networks import task_kernels
 from polyshot.predict.own_networks import tasks_at_once
 from polyshot.tasks import Tasks
@@ -36,7 +36,7 @@ class ProtoMamlLearner(Learner):
     wants_embeddings = False
     recordable = True
 
-    def __init__(self, base: ResNet, steps: int, rate: float):
+    def __init__(self, base: Backbone, steps: int, rate: float):
         super().__init__(base)
         self.steps, self.rate = steps, rate
 

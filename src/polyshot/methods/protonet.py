@@ -19,8 +19,8 @@ from torch import Tensor
 from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.prototypes import Prototypes, prototypes_on
+from polyshot.models.foreign import Backbone
 from polyshot.models.heads import Metric
-from polyshot.models.resnet import ResNet
 from polyshot.predict.readout import fit_classifiers
 from polyshot.tasks import Tasks
 from polyshot.training.episodic import EpisodeBatch, Learner
@@ -31,7 +31,7 @@ from polyshot.training.training_run import TrainingRun
 class ProtoNetLearner(Learner):
     """A network that learns to put queries near their prototypes."""
 
-    def __init__(self, base: ResNet, metric: Metric, moves_statistics: bool = False):
+    def __init__(self, base: Backbone, metric: Metric, moves_statistics: bool = False):
         super().__init__(base)
         self.metric = metric
         self.moves_statistics = moves_statistics
@@ -74,7 +74,7 @@ def episodic_plan(run: TrainingRun, settings: Settings, pace: float = 1.0) -> Pl
     )
 
 
-def from_scratch(run: TrainingRun, settings: Settings) -> ResNet:
+def from_scratch(run: TrainingRun, settings: Settings) -> Backbone:
     """Train a network by episodes from random weights; it needs more of them."""
     learner, _ = run.learned(
         "protonet-scratch",
@@ -84,7 +84,7 @@ def from_scratch(run: TrainingRun, settings: Settings) -> ResNet:
     return learner.base
 
 
-def trainable(base: ResNet) -> ResNet:
+def trainable(base: Backbone) -> Backbone:
     """Copy a frozen network into one that learns."""
     return copy.deepcopy(base).requires_grad_(True)
 

@@ -11,11 +11,12 @@ from torch import Tensor
 from polyshot.config import AdaptationConfig, to_dict
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.pool_rules import LEARNING, PoolWithRule, with_learning
+from polyshot.models.foreign import Backbone
 from polyshot.models.heads import Metric
-from polyshot.models.resnet import ResNet
 from polyshot.pool.pool import Pool
 from polyshot.predict.readout import fit_classifiers
 from polyshot.tasks import Tasks
+from polyshot.training.base import pool_size
 from polyshot.training.training_run import TrainingRun
 
 
@@ -23,7 +24,7 @@ from polyshot.training.training_run import TrainingRun
 class Prototypes(Fitted):
     """One frozen network with nearest prototypes, or with a head learned on the support set."""
 
-    network: ResNet
+    network: Backbone
     metric: Metric
     scale: float
     """Logits are scale * (cosine or -squared distance)."""
@@ -39,7 +40,7 @@ class Prototypes(Fitted):
         return torch.softmax(classifiers.logits(query), 1).mT
 
 
-def prototypes_on(run: TrainingRun, network: ResNet, note: str = "") -> Prototypes:
+def prototypes_on(run: TrainingRun, network: Backbone, note: str = "") -> Prototypes:
     """Read a network of a run out by prototypes, with the run's metric and its best scale."""
     config = run.config
     return Prototypes(network, config.metric, run.scale(network), config.adaptation, note)
@@ -49,8 +50,8 @@ def _fit(run: TrainingRun, settings: Settings) -> PoolWithRule:
     """Take the base as a pool without modulators: it then learns on support sets as pools do."""
     config, base = run.config, run.base()
     pool = Pool(
-        config.model,
-        config.size,
+        base.config,
+        pool_size(base, config),
         config.modulator.kind,
         config.metric,
         base,

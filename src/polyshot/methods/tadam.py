@@ -26,9 +26,9 @@ from polyshot.methods.feat import faster_than_base
 from polyshot.methods.method import Fitted, Method, Settings, in_parts, register
 from polyshot.methods.protonet import episodic_plan, trainable
 from polyshot.models.backbone import Site, affine, parameter_count, sites_of, walk_through
+from polyshot.models.foreign import Backbone
 from polyshot.models.heads import Metric, prepared, prototype_logits, prototypes
 from polyshot.models.modulators import TaskAct
-from polyshot.models.resnet import ResNet
 from polyshot.models.views import over_views
 from polyshot.predict.adapt.head import START_SCALE
 from polyshot.predict.readout import fit_classifiers
@@ -124,7 +124,7 @@ class TadamLearner(Learner):
     """
 
     def __init__(
-        self, base: ResNet, metric: Metric, classes: Sequence[Sequence[int]], auxiliary: float
+        self, base: Backbone, metric: Metric, classes: Sequence[Sequence[int]], auxiliary: float
     ):
         super().__init__(base)
         dim = base.config.dim

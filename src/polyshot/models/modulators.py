@@ -99,7 +99,7 @@ def read_tensors(sites: Sequence[Site], kind: Kind, tensors: Mapping[str, Tensor
 
 
 def site_map(values: Mapping[str, Tensor], site: Site) -> Tensor:
-    """Return a site's map by a modulator's values: [out, in, 1, 1], beside a linear one [out, in]."""
+    """Return the map at a site by a modulator's values: [out, in, 1, 1] or [out, in]."""
     full = values.get(f"{site.layer}.weight")
     if full is not None:
         return full

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from polyshot.config import FOREIGN, AdaptationConfig, for_hash
+from polyshot.config import FOREIGN, FOREIGN_VIEWS, AdaptationConfig, for_hash
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, join_names
 from polyshot.models.backbone import Snapshot, channels_last, state_hash
@@ -274,8 +274,6 @@ class Pool:
         """
         from polyshot.training.growth import add_domain  # noqa: PLC0415 (it imports the pool)
 
-        if not self.takes_images:
-            raise PolyshotError(NO_IMAGES)
         return add_domain(self, pack, options, work, selector, report)
 
     def remove(self, domain: str) -> "Pool":
@@ -336,7 +334,7 @@ class Pool:
         std: Sequence[float] | None = None,
         *,
         sites: Sequence[str] = (),
-        views: Views = "three",
+        views: Views = FOREIGN_VIEWS,
         metric: Metric = "cosine",
         kind: Kind = "conv1x1",
         download: bool = False,

@@ -15,7 +15,9 @@ from polyshot.config import Config, Layer
 from polyshot.data.augment import WEAK, Augment, chances, recolour, resample
 from polyshot.data.table import Batches, Images
 from polyshot.errors import PolyshotError
-from polyshot.models.resnet import ResNet, load_base
+from polyshot.models.foreign import Backbone, Foreign
+from polyshot.models.loaders import load_backbone
+from polyshot.models.resnet import OURS, ResNet, load_base
 from polyshot.models.views import normalise
 from polyshot.training import parallel
 from polyshot.training.step import Step
@@ -148,11 +150,28 @@ def prepare(images: Tensor, how: Augment, random: Tensor, mirror: Tensor) -> Ten
 
 def initial_base(config: Config, start: Path | None = None) -> ResNet:
     """Make a base with random weights of the config's seed, or with those of a file."""
+    if config.foreign:
+        raise PolyshotError(
+            f"'{config.backbone}' is taken as it is, and no file or random weights can take its "
+            f"place: leave out what starts from those, or take backbone={OURS}."
+        )
     with seeded("weights", config.seed):
         base = ResNet(config.model)
     if start is not None:
         load_base(base, read_weights(start)[0])
     return base
+
+
+def named_base(config: Config) -> Foreign:
+    """Load the base from elsewhere that a config names."""
+    base = load_backbone(config.backbone, sites=config.sites)
+    base.check_kind(config.modulator.kind)
+    return base
+
+
+def pool_size(base: Backbone, config: Config) -> int:
+    """Return the size of images that a pool embeds: a base from elsewhere has its own."""
+    return base.config.size if isinstance(base, Foreign) else config.size
 
 
 def same_source_partner(sources: Tensor, count: int) -> Tensor:

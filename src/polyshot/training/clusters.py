@@ -20,7 +20,7 @@ from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.data.table import Images
 from polyshot.errors import PolyshotError
-from polyshot.models.resnet import ResNet
+from polyshot.models.foreign import Backbone
 from polyshot.tasks import Table
 from polyshot.training.validation import source_sampler
 from polyshot.util import counter_rng
@@ -93,7 +93,7 @@ def known_members(packs: Sequence[Pack], config: Config, out: Path) -> list[Memb
 
 
 def write_members(
-    packs: Sequence[Pack], base: ResNet, config: Config, out: Path, device: torch.device
+    packs: Sequence[Pack], base: Backbone, config: Config, out: Path, device: torch.device
 ) -> None:
     """Look for the clusters of all sources of a run, and write them down."""
     images = Images(packs, "train", device)
@@ -102,7 +102,7 @@ def write_members(
     write_json(out / FILE, dict(zip(names, found, strict=True)))
 
 
-def find_clusters(base: ResNet, images: Images, source: int, config: Config) -> Clusters:
+def find_clusters(base: Backbone, images: Images, source: int, config: Config) -> Clusters:
     """Group the training classes of a source that are large enough; a single cluster holds all."""
     pack, own = images.packs[source], config.modulator
     classes = source_sampler(pack, "train", own.shape, 0).class_ids
@@ -129,7 +129,7 @@ def member_packs(pack: Pack, clusters: Clusters) -> list[Pack]:
     ]
 
 
-def class_means(base: ResNet, images: Images, source: int, classes: Sequence[int]) -> Tensor:
+def class_means(base: Backbone, images: Images, source: int, classes: Sequence[int]) -> Tensor:
     """Average the unit embeddings of each class: unit vectors [classes, d], float64 on the CPU."""
     labels = images.packs[source].domain.labels
     ids = [np.flatnonzero(labels == each)[:PER_CLASS] for each in classes]

@@ -17,8 +17,8 @@ from polyshot.config import ModulatorConfig
 from polyshot.data.augment import augment
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.table import Images, Prefetch
+from polyshot.models.foreign import Backbone
 from polyshot.models.heads import prototype_logits, prototypes
-from polyshot.models.resnet import ResNet
 from polyshot.models.views import normalise
 from polyshot.tasks import Tasks
 from polyshot.training.step import Group, Plan, Step, decayed_by_kind
@@ -77,7 +77,7 @@ class Learner(nn.Module, ABC):
     """Whether `loss` depends on the batch's images alone, and waits for nothing: on a GPU it is
     then recorded once and replayed."""
 
-    def __init__(self, base: ResNet):
+    def __init__(self, base: Backbone):
         super().__init__()
         self.base = base
 

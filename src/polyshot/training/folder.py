@@ -6,6 +6,7 @@ A new one is described, an old one must have the same config and packs.
 import json
 import platform
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ import torch
 from polyshot.config import Config, differences, from_dict, to_dict
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError, join_names
+from polyshot.models.foreign import Backbone
 from polyshot.models.modulators import Modulator, fold
 from polyshot.models.resnet import ResNet, load_base
 from polyshot.models.selector import MemberAttention, Selector
 from polyshot.pool.files import STATISTICS_FILE, check_domains, modulator_file
 from polyshot.pool.statistics import SourceTasks, from_tensors
 from polyshot.training import parallel
+from polyshot.training.base import named_base
 from polyshot.training.modulators import read_modulator
 from polyshot.training.validation import source_sampler
 from polyshot.util import __version__
@@ -40,11 +43,13 @@ def check_sources(packs: Sequence[Pack], config: Config) -> None:
     check_domains(names)
     if "base" in names:
         raise PolyshotError("A source cannot be called 'base', the name of member 0: rename it.")
+    size = packs[0].size if config.foreign else config.size
     for pack in packs:
-        if pack.size != config.size:
+        if pack.size != size:
+            mend = "" if config.foreign else f", or set size={pack.size}"
             raise PolyshotError(
                 f"{pack.domain.name} has images of {pack.size} pixels, the training wants "
-                f"{config.size}: import it with --size {config.size}, or set size={pack.size}."
+                f"{size}: import it with --size {size}{mend}."
             )
         source_sampler(pack, "train", config.modulator.shape, 0)
         source_sampler(pack, "train", config.shape, 0)
@@ -157,26 +162,38 @@ class Artifacts:
         """List the domains of the modulators, once all of them are there."""
         return self.names if all(file.exists() for file in self.modulator_files.values()) else []
 
-    def base(self) -> ResNet:
-        """Read the base, in evaluation mode."""
-        base = ResNet(self.config.model)
-        load_base(base, read_weights(self.base_file)[0])
+    @cached_property
+    def base(self) -> Backbone:
+        """The base, in evaluation mode; of one from elsewhere the file only tells the hash."""
+        weights, about = read_weights(self.base_file)
+        base: Backbone
+        if self.config.foreign:
+            base = named_base(self.config)
+            if base.config.sha256 != about["sha256"]:
+                raise PolyshotError(
+                    f"'{self.config.backbone}' has other weights than when the run {self.out} was "
+                    "started: bring back the same ones, or start a new run."
+                )
+        else:
+            base = ResNet(self.config.model)
+            load_base(base, weights)
         return on_device(base, self.device).eval().requires_grad_(False)
 
     def modulator(self, name: str) -> tuple[Modulator, dict[str, Any]]:
         """Read a modulator and what is known about it, its strength above all."""
         file, kind = self.modulator_files[name], self.config.modulator.kind
-        return read_modulator(file, ResNet(self.config.model), kind, self.device)
+        return read_modulator(file, self.base, kind, self.device)
 
     def selector(self) -> Selector | None:
         """Read the selector, if it is trained."""
         own = self.config.selector
-        selector = Selector(self.config.model.dim, 1 + len(self.names), own.hidden, own.dropout)
+        dim, members = self.base.config.dim, 1 + len(self.names)
+        selector = Selector(dim, members, own.hidden, own.dropout)
         return _read(selector, self.selector_file)
 
     def urt(self) -> MemberAttention | None:
         """Read the attention over members, if it is trained."""
-        return _read(MemberAttention(self.config.model.dim), self.urt_file)
+        return _read(MemberAttention(self.base.config.dim), self.urt_file)
 
     def statistics(self) -> dict[str, SourceTasks]:
         """Read what is kept of the selector's tasks, if that step is done."""
@@ -185,9 +202,9 @@ class Artifacts:
         tensors, about = read_weights(self.statistics_file)
         return from_tensors(about["sources"], tensors)
 
-    def networks(self) -> list[ResNet]:
+    def networks(self) -> list[Backbone]:
         """Return the trained members as plain networks; those of strength 0 are the base itself."""
-        base, members = self.base(), []
+        base, members = self.base, []
         for modulator, about in map(self.modulator, self.trained()):
             strength = about["strength"]
             members.append(fold(base, modulator, strength) if strength else base)

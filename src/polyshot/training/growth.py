@@ -20,8 +20,8 @@ from polyshot.data.augment import STRONG
 from polyshot.data.pack import Pack
 from polyshot.data.table import Images
 from polyshot.errors import PolyshotError, join_names
+from polyshot.models.foreign import ForeignConfig
 from polyshot.models.modulators import Modulator, fold
-from polyshot.models.resnet import ResNetConfig
 from polyshot.pool.files import check_domains
 from polyshot.pool.pool import Pool
 from polyshot.pool.statistics import KEPT, Statistics, TaskSample
@@ -79,7 +79,7 @@ def add_domain(
         scales = [*pool.scales, pool.scales[0] * own / plain]
         everyone, old = range(len(pool.members)), pool.statistics.items()
         statistics = {source: kept.with_members([*everyone, None]) for source, kept in old}
-        if statistics:
+        if statistics or not pool.modulators:  # the first domain has nothing before it
             members = Members([*map(pool.network, everyone), member], scales, config, report)
             # No more tasks of the new domain than are kept.
             tasks = selector_tasks(train, config, min(config.selector.tasks, KEPT["train"]))
@@ -130,10 +130,13 @@ def own_config(pool: Pool) -> Config:
         config = from_dict(pool.about["config"])
     except (KeyError, TypeError, ValueError, AttributeError):  # from elsewhere, or of long ago
         config = preset("strong")
+    if isinstance(pool.config, ForeignConfig):
+        config = replace(config, backbone=pool.config.name, sites=pool.config.sites)
+    else:
+        config = replace(config, model=pool.config)
     return replace(
         config,
         size=pool.size,
-        model=pool.config if isinstance(pool.config, ResNetConfig) else config.model,
         metric=pool.metric,
         views=pool.views,
         modulator=replace(config.modulator, kind=pool.kind, members=1),
@@ -147,11 +150,7 @@ def check_addition(pool: Pool, pack: Pack, config: Config, selector: bool = True
     name = pack.domain.name
     if name == "base":
         raise PolyshotError("A domain cannot be called 'base', the name of member 0: rename it.")
-    if pack.size != pool.size:
-        raise PolyshotError(
-            f"The pool works on images of {pool.size} pixels, {name} has {pack.size}: import it "
-            f"with --size {pool.size}."
-        )
+    pool.check_pack(pack)
     if taken := pool.members_of(name):
         raise PolyshotError(
             f"The pool has the domain '{name}' already (its member{'s' * (len(taken) > 1)} "
@@ -190,11 +189,13 @@ def extended(
 ) -> Pool:
     """Return a copy of a pool with more members; its selector is trained anew where it has one.
 
+    The first member brings one along.
+
     `fresh` has the modulator, strength and scale of each, `about` the packs, steps and additions of
     the new pool. Without a `record` it goes without a selector.
     """
     new, selector = copy.deepcopy(old), None
-    if record is not None and old.selector is not None:
+    if record is not None and statistics and (old.selector is not None or not old.modulators):
         step = SelectorStep(*known_examples(statistics), config)
         about["steps"]["selector"], selector = step.train(record), step.module
     return replace(

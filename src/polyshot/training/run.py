@@ -19,7 +19,7 @@ from polyshot.pool.pool import Pool
 from polyshot.pool.statistics import to_tensors
 from polyshot.tasks import Tasks
 from polyshot.training import parallel
-from polyshot.training.base import BaseStep, initial_base
+from polyshot.training.base import BaseStep, initial_base, named_base, pool_size
 from polyshot.training.clusters import check_clusters, known_members, write_members
 from polyshot.training.folder import Artifacts, check_sources, enter
 from polyshot.training.joint import JointStep
@@ -74,6 +74,8 @@ def train(
     check_clusters(packs, config)
     if start is not None:
         initial_base(config, start)  # a wrong file must not leave a run that cannot be mended
+    elif config.foreign:
+        named_base(config)  # nor a wrong name
     where = parallel.own_device(device)
     with parallel.processes(where):
         enter(out, packs, config, start, where)
@@ -120,6 +122,11 @@ class _Run:
         if self.done.base_file.exists():
             return
         record, config = self._record(self.done.base_file), self.config
+        if config.foreign:
+            if parallel.rank() == 0:
+                found = named_base(config).config
+                record.finish(self.done.base_file, {}, {"name": found.name, "sha256": found.sha256})
+            return
         train, val = (Images(self.packs, part, self.device) for part in ("train", "val"))
         step = (JointStep if config.joint else BaseStep)(train, val, config, self.start)
         best = learn(step, Schedule.of(config.base), record, config.seed)
@@ -136,11 +143,11 @@ class _Run:
         if parallel.rank() != 0:
             return
         if not self.members:
-            write_members(self.packs, self.done.base(), self.config, self.out, self.device)
+            write_members(self.packs, self.done.base, self.config, self.out, self.device)
             self._name_members()
         if self.done.trained():
             return
-        base = self.done.base()
+        base = self.done.base
         train = Images([member.pack for member in self.members], "train", self.device)
         validation = self._validation(self.config)
         for i, member in enumerate(self.members):
@@ -179,7 +186,8 @@ class _Run:
         """Train what the rule `urt` asks, on tasks like the selector's."""
         if self.done.urt_file.exists() or parallel.rank() != 0:
             return
-        few, members = fewer_tasks(self.config, 1 + len(self.members)), self._members()
+        numbers = (1 + len(self.members)) * self.done.base.config.dim
+        few, members = fewer_tasks(self.config, numbers), self._members()
         tasks, _ = self._selector_tasks(few.selector.tasks)
         train = members.sights(tasks, "embed training for urt")
         checked = members.sights(self._validation(few), "embed validation for urt")
@@ -203,12 +211,13 @@ class _Run:
             if saved.members == ("base", *domains) and there == tuple(f.exists() for f in files):
                 return saved
         modulators = {name: self.done.modulator(name) for name in domains}
+        base = self.done.base
         pool = Pool(
-            config=self.config.model,
-            size=self.config.size,
+            config=base.config,
+            size=pool_size(base, self.config),
             kind=self.config.modulator.kind,
             metric=self.config.metric,
-            base=self.done.base(),
+            base=base,
             modulators={name: modulator for name, (modulator, _) in modulators.items()},
             strengths={name: about["strength"] for name, (_, about) in modulators.items()},
             selector=self.done.selector(),

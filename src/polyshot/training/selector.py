@@ -230,10 +230,12 @@ class UrtStep(TaskStep):
         return float(hits(mixed).mean())
 
 
-def fewer_tasks(config: Config, members: int) -> Config:
-    """Return the config with no more tasks of each source than the attention looks at."""
-    numbers = members * config.shape.way * config.model.dim
-    most = max(2, min(MOST_TASKS, LARGEST // numbers))
+def fewer_tasks(config: Config, numbers: int) -> Config:
+    """Return the config with no more tasks of each source than the attention looks at.
+
+    `numbers` are those of one class: all members' embeddings.
+    """
+    most = max(2, min(MOST_TASKS, LARGEST // (numbers * config.shape.way)))
     return replace(
         config,
         selector=replace(config.selector, tasks=min(config.selector.tasks, most)),

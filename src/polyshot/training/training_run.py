@@ -23,7 +23,6 @@ from polyshot.data.pack import Pack
 from polyshot.data.table import Images
 from polyshot.models.foreign import Backbone
 from polyshot.models.modulators import Kind
-from polyshot.models.resnet import ResNet
 from polyshot.pool.pool import Pool
 from polyshot.tasks import Tasks
 from polyshot.training.base import initial_base
@@ -111,7 +110,7 @@ class TrainingRun:
                 write_json(out / "world.json", {**about, "sources": self.sources, "key": self.key})
         return out
 
-    def base(self) -> ResNet:
+    def base(self) -> Backbone:
         """Return the base, in evaluation mode; always the same object."""
         return self.before._base
 
@@ -138,7 +137,7 @@ class TrainingRun:
         plain, own = Config(), self.config
         idle = ("kind", "strengths", "channel_learning_rate", "members")
         usual = {name: getattr(plain.modulator, name) for name in idle}
-        needed = ("seed", "size", "model", "shape", "validation_episodes")
+        needed = ("seed", "size", "backbone", "model", "shape", "validation_episodes")
         config = replace(
             plain,
             preset="episodes",
@@ -148,7 +147,7 @@ class TrainingRun:
         )
         return TrainingRun([self.packs[source]], config, self.folder, self.device, self.report)
 
-    def initial(self) -> ResNet:
+    def initial(self) -> Backbone:
         """Return an untrained network."""
         return on_device(initial_base(self.config), self.device)
 
@@ -184,7 +183,7 @@ class TrainingRun:
         config = replace(self.config, seed=counter_rng.key("tune", self.config.seed, shape_seed))
         return validation_tasks(self.images("val"), config, frozen=True)
 
-    def scale(self, network: ResNet) -> float:
+    def scale(self, network: Backbone) -> float:
         """Find the scale of a network's prototype logits with the highest likelihood."""
         return network_scale(self.validation, network, self.config.metric)
 
