@@ -24,6 +24,7 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.data.splits import ClassSplit
 from polyshot.data.table import Images
 from polyshot.data.toy import draw_packs
+from polyshot.models import hub
 from polyshot.models.backbone import sites_of
 from polyshot.models.efficientnet import EfficientNetLite
 from polyshot.models.heads import Metric
@@ -70,6 +71,21 @@ def thin_lite0(seed: int = 0) -> nn.Module:
     """EfficientNet-Lite0 with few and narrow layers, and random weights; 24 entries come out."""
     torch.manual_seed(seed)
     return randomised(EfficientNetLite(((1, 3, 1, 1, 8), (2, 3, 2, 4, 12)), stem=8, head=24))
+
+
+def saved_vit(folder: Path, seed: int = 0) -> str:
+    """Save a tiny ViT of transformers with random weights; returns its name as a backbone."""
+    transformers = pytest.importorskip("transformers")
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    torch.manual_seed(seed)
+    with hub._quiet_transformers():
+        config = transformers.ViTConfig(
+            **shape, intermediate_size=48, image_size=24, patch_size=8, initializer_range=0.3
+        )
+        transformers.ViTModel(config).save_pretrained(folder)
+        size = {"height": 24, "width": 24}
+        transformers.ViTImageProcessorPil(size=size).save_pretrained(folder)
+    return f"transformers:{folder}"
 
 
 @cache
