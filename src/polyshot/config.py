@@ -263,6 +263,12 @@ class Config:
                 f"joint out, or take backbone={OURS}."
             )
 
+        if self.sites and not self.foreign:
+            raise PolyshotError(
+                f"sites are those of a base from elsewhere, {OURS} has its own: leave them out, or "
+                "name its backbone, too."
+            )
+
     @property
     def foreign(self) -> bool:
         """Whether the base is from elsewhere."""

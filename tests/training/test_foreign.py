@@ -172,6 +172,10 @@ def test_the_command_trains_on_a_named_network(vit: str, packs: list[Pack], tmp_
     found = CliRunner().invoke(app, command + quick)
     assert found.exit_code == 0, found.output
     loaded = Pool.load(tmp_path / "run" / "pool")
+    made = CliRunner().invoke(app, ["card", str(tmp_path / "run" / "pool")]).output
+    assert f"over one `{vit}`, taken as it is" in made and f"--set backbone={vit}" in made
+    parts = loaded.base, *loaded.modulators.values()
+    assert f"{parameter_count(*parts):,} parameters" in made and "adaptation." not in made
     assert (loaded.members, loaded.adaptation, loaded.views) == (
         ("base", "signs"),
         FOREIGN,
@@ -212,7 +216,7 @@ def test_a_network_of_ones_own_learns_domain_by_domain(
     loaded = Pool.load(tmp_path / "pool", network=thin_lite0())
     assert loaded.hash == two.hash
     assert two.remove("flowers").members == ("base", "signs")
-    joined = merge(one, alone.add_domain(other, options))
+    joined = merge(one, alone.add_domain(other, options), selector=False)
     assert joined.member_hashes() == two.member_hashes()
     without = alone.add_domain(new, options, selector=False)
     assert without.selector is None and without.member_hashes() == one.member_hashes()
@@ -234,6 +238,8 @@ def test_what_cannot_be_trained_is_refused_before_a_run_is_made(
     refused("is taken as it is.* take backbone=resnet18", start=tmp_path / "file")
     with pytest.raises(PolyshotError, match=r"leave joint out, or take backbone=resnet18\."):
         override(config, ["joint=true"])
+    with pytest.raises(PolyshotError, match="sites are those of a base from elsewhere"):
+        override(TINY, ['sites=["layer1*"]'])
     refused("backbone", replace(config, backbone="efficientnet-lite1"))
     refused("no", replace(config, backbone="transformers:/no/such/folder"))
     refused("No layer of the network", replace(config, sites=("nothing*",)))
@@ -262,7 +268,17 @@ def test_a_function_takes_no_domain(new: Pack) -> None:
 # --- rivals
 
 
-RIVALS = ("base", "finetune", "finetune-all", "protonet", "feat", "protomaml", "tadam", "select")
+RIVALS = (
+    "base",
+    "finetune",
+    "finetune-all",
+    "protonet",
+    "feat",
+    "protomaml",
+    "tadam",
+    "select",
+    "average-channel",
+)
 
 
 @pytest.mark.parametrize("name", RIVALS)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from polyshot.config import from_dict, preset, to_dict
+from polyshot.config import from_dict, on_backbone, preset, to_dict
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.compare import group, label
@@ -18,6 +18,7 @@ from polyshot.experiments.protocols import shipped
 from polyshot.experiments.report.pages import render
 from polyshot.experiments.report.tables import classes_in_words, method_order, shape_in_words
 from polyshot.models.backbone import parameter_count
+from polyshot.models.resnet import OURS
 from polyshot.models.views import VIEWS
 from polyshot.pool.pool import Pool
 from polyshot.training.edit import listing
@@ -126,7 +127,9 @@ def _remake(pool: Pool) -> str:
 
 def _changed(plain: Mapping[str, Any]) -> list[str]:
     """List what differs from the preset, as options of `train`."""
-    usual = to_dict(preset(plain["preset"])) | {"seed": plain["seed"]}
+    # What a backbone brings along need not be said.
+    usual = to_dict(on_backbone(preset(plain["preset"]), plain.get("backbone", OURS)))
+    usual |= {"seed": plain["seed"], "backbone": OURS}
 
     def walk(value: Any, other: Any, path: str) -> list[str]:
         if isinstance(value, dict):
