@@ -527,7 +527,7 @@ def test_what_cannot_be_classified(
     ("changed", "said"),
     [
         (["--rule", "selekt"], "Did you mean 'select'?"),
-        (["--adaptation", "hed"], "only auto, none, head, pa, tsa. Did you mean 'head'?"),
+        (["--adaptation", "hed"], "only auto, none, head, ridge, pa, tsa. Did you mean 'head'?"),
         (["--device", "nonsense"], "There is no kind of device 'nonsense'"),
         (["--out", "."], "cannot be written"),
         (["--none-rate", "5"], "more than 0 and less than 1 (0.05 is one in twenty), not 5."),

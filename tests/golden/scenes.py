@@ -528,7 +528,7 @@ def describe_grid(folder: Path) -> dict[str, object]:
         "failures": len(grid.failures),
         "shares": sorted([s.protocol, s.method, s.members, dict(s.targets)] for s in grid.shares),
         "contributions": sorted([c.protocol, c.target, c.correct] for c in grid.contributions),
-        "worlds": sorted([w.name, w.preset, w.seed, w.sources] for w in grid.worlds.values()),
+        "worlds": sorted([name, w.preset, w.seed, w.sources] for name, w in grid.worlds.items()),
         "curves": len(grid.curves),
         "packs": sorted(grid.environment.get("packs", {})),
     }

@@ -60,7 +60,7 @@ def pixels(count: int = 4, side: int = SIDE) -> Tensor:
 def test_it_sees_its_own_normalisation_and_size() -> None:
     mean, std = (0.1, 0.5, 0.7), (0.2, 0.3, 0.4)
     network = net()
-    pool = Pool.from_backbone(network, SIDE, mean, std)
+    pool = Pool.from_backbone(network, SIDE, mean, std, views="one")
     images = pixels()
     shaped = (torch.tensor(values).view(1, 3, 1, 1) for values in (mean, std))
     own, spread = shaped

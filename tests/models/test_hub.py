@@ -201,7 +201,7 @@ def theirs(name: str, folder: Path, images: NDArray[np.uint8]) -> Tensor:
 @pytest.mark.parametrize("name", MODELS)
 def test_embeddings_are_the_librarys_own(name: str, tmp_path: Path) -> None:
     folder, images = save(name, tmp_path / name), pictures()
-    pool = Pool.from_backbone(f"transformers:{folder}")
+    pool = Pool.from_backbone(f"transformers:{folder}", views="one")
     assert (pool.config.name, pool.size) == (f"transformers:{folder}", SIDE)
     assert pool.config.pooling == MODELS[name][2]
     ours, known = pool.embed(images)[0], theirs(name, folder, images)
@@ -223,7 +223,7 @@ def test_only_the_image_tower_is_kept(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["clip", "vit", "dinov2", "resnet"])
 def test_another_size_is_the_librarys_own_way_to_take_it(name: str, tmp_path: Path) -> None:
     folder, images = save(name, tmp_path / name), pictures(2, 48)
-    pool = Pool.from_backbone(f"transformers:{folder}", size=48)
+    pool = Pool.from_backbone(f"transformers:{folder}", size=48, views="one")
     assert pool.size == 48
     network: Any = pool.base.network
     pixels = pool.base.prepare((torch.from_numpy(images) / 255 - 0.5) / 0.25)
@@ -518,7 +518,7 @@ def test_torchvisions_last_layer_is_left_out(
     state |= {f"classifier.1.{name}": tensor for name, tensor in last.state_dict().items()}
     torch.save(state, file)
     one_line("torchvision:wide", "no classifier of images")
-    pool = Pool.from_backbone("torchvision:tiny")
+    pool = Pool.from_backbone("torchvision:tiny", views="one")
     images = pictures(3, 24)
     known = own((torch.from_numpy(images) / 255 - 0.5) / 0.2).mean((2, 3)).detach()
     torch.testing.assert_close(pool.embed(images)[0], known)
