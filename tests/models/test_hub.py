@@ -448,7 +448,7 @@ def test_timm_is_asked_for_a_network_and_its_images(
     torch.save({f"0.{name}": tensor for name, tensor in own.state_dict().items()}, file)
     config = load_backbone("timm:tiny").config
     assert (config.size, config.mean, config.std) == (24, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
-    pool = Pool.from_backbone("timm:tiny", size=32)
+    pool = Pool.from_backbone("timm:tiny", size=32, views="one")
     images = pictures()
     known = own((torch.from_numpy(images) / 255 - mean_of(config.mean)) / mean_of(config.std))
     torch.testing.assert_close(pool.embed(images)[0], known.detach().mean((2, 3)))
