@@ -32,7 +32,8 @@ Pixels = NDArray[np.uint8] | Tensor
 """uint8 ``[n, 3, size, size]`` (an array, also a memory map, or a tensor), or float in [0, 1]."""
 
 BATCH = {"cpu": 512, "cuda": 2048}
-"""Images embedded at once."""
+"""Images of `USUAL` pixels a side that are embedded at once; of larger ones fewer."""
+USUAL = 72
 
 
 class EmbeddingCache:
@@ -147,12 +148,18 @@ class Table:
             positions = torch.arange(part.start, part.stop, device=self.device)
             return embed(network, self.images(positions), self.views)
 
-        parts = []
-        for part, made in in_parts(self.count, self.batch or BATCH[self.device.type], work):
+        parts, step = [], self.batch or self._batch(network)
+        for part, made in in_parts(self.count, step, work):
             parts.append(made)
             if self.report:
                 self.report(self.name, part.stop, self.count)
         return torch.cat(parts)
+
+    def _batch(self, network: Network) -> int:
+        """Say how many images to embed at once; a network from elsewhere may enlarge them."""
+        own = getattr(getattr(network, "config", None), "size", 0)
+        side = max(self.side, own, USUAL)
+        return max(1, BATCH[self.device.type] * USUAL**2 // side**2)
 
     def _cached(self, network: nn.Module) -> Tensor:
         assert self.cache is not None

@@ -14,22 +14,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyshot.classifier.estimate import Estimate, Label, left_out_probabilities, wilson
-from polyshot.data.images import Images, as_list, load_images
+from polyshot.data.images import Images, as_list, load_sizes
 from polyshot.errors import PolyshotError, join_names
-from polyshot.models.backbone import sites_of
 from polyshot.pool.pool import Pool
 from polyshot.predict import none_of_these
+from polyshot.predict.ensemble import AUTO, check_ensemble, chosen, fit_ensemble, mixed
 from polyshot.predict.none_of_these import Nearness, Threshold
-from polyshot.predict.predict import check_adaptation, fit_tasks
+from polyshot.predict.predict import check_adaptation
 from polyshot.predict.rules import rule as find_rule
 from polyshot.tasks import Queries, Table, Tasks
 from polyshot.util.device import forget
 from polyshot.util.progress import Progress
 
-AUTO = "auto"
-"""The adaptation of who chooses none: `tsa`, where that is worth it and does not take long."""
-TSA_IMAGES = {"cpu": 60, "cuda": 5000}
-"""Examples from which `auto` learns by `tsa`: more would take longer than half a minute."""
 LARGEST_WORK = 2**27
 """Logits that `estimate` may compute in learning heads: half a minute at 250 ns on one core."""
 
@@ -37,11 +33,13 @@ LARGEST_WORK = 2**27
 class FewShotClassifier:
     """Learns classes from a few images of each, by a pool, a rule and an adaptation.
 
-    After `fit`: `classes_` (the labels, sorted), `weights_` (one a member of the pool, sum 1),
-    `adaptation_` (what `auto` chose, or the one that was asked for), `adapted_` (whether it is
-    used: `pa` and `tsa` are not with one image a class), `diverged_` (whether learning diverged, so
-    that it is not used) and `threshold_` (below which an image is none of these; None where that
-    was not asked for).
+    Several pools, each on a backbone of its own, answer together (`predict.ensemble`).
+
+    After `fit`: `classes_` (the labels, sorted), `weights_` (one a member of the pool, or of all
+    pools one after the other, sum 1), `adaptation_` (what `auto` chose, or the one that was asked
+    for; of several pools that of the first), `adapted_` (whether it is used: `pa` and `tsa` are not
+    with one image a class), `diverged_` (whether learning diverged, so that it is not used) and
+    `threshold_` (below which an image is none of these; None where that was not asked for).
     """
 
     classes_: NDArray[Any]
@@ -53,41 +51,46 @@ class FewShotClassifier:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: Pool | Sequence[Pool],
         rule: str = "auto",
         adaptation: str = AUTO,
-        batch: int = 512,
+        batch: int | None = None,
         none_rate: float | None = None,
     ) -> None:
         """Choose how to classify.
 
         Args:
-            pool: what embeds the images.
+            pool: what embeds the images: a pool, or several that answer together.
             rule: how members are weighed: one of `predict.rules.RULES`, or ``member:<domain>``.
-            adaptation: `none` compares with prototypes, `head` learns a linear head, `pa` a linear
-                map of the embedding, `tsa` a network for these classes, which takes longest; `auto`
-                is `tsa` up to `TSA_IMAGES` examples, and `head` with more, with one of each, on
-                a base without layers to act at, or where a GPU's memory is too small for `tsa`.
-            batch: images that are embedded at once.
+            adaptation: `none` compares with prototypes, `head` learns a linear head, `ridge` one in
+                closed form, `pa` a linear map of the embedding, `tsa` a network for these classes,
+                which takes longest; `auto` is `tsa` up to 60 examples (5,000 on a GPU), and `ridge`
+                with more, with one of each, on a base without layers to act at, on a network from
+                elsewhere without a GPU, or where a GPU's memory is too small for `tsa`.
+            batch: images that are embedded at once; as suits device and network if not given.
             none_rate: with it, images that are far from every class are answered `none of these`;
                 the share of images of the classes themselves that may be, by mistake. 0.05 needs
                 19 examples that have another of their class (`polyshot.predict.none_of_these`).
         """
         check_adaptation(adaptation, (AUTO,))
         none_of_these.check_rate(none_rate)
-        mixes = find_rule(rule, pool).mixes  # refuses a name that the pool does not know
-        if not pool.takes_images and (adaptation == "tsa" or mixes == "modulators"):
-            raise PolyshotError(
-                f"'{adaptation if adaptation == 'tsa' else rule}' runs networks on images, but "
-                "this pool takes embeddings: take another rule or adaptation."
-            )
-        self.pool, self.rule, self.adaptation, self.batch = pool, rule, adaptation, batch
+        self.pools = [pool] if isinstance(pool, Pool) else list(pool)
+        check_ensemble(self.pools)
+        for each in self.pools:
+            mixes = find_rule(rule, each).mixes  # refuses a name that the pool does not know
+            if not each.takes_images and (adaptation == "tsa" or mixes == "modulators"):
+                raise PolyshotError(
+                    f"'{adaptation if adaptation == 'tsa' else rule}' runs networks on images, but "
+                    "this pool takes embeddings: take another rule or adaptation."
+                )
+        self.pool = self.pools[0]
+        self.rule, self.adaptation, self.batch = rule, adaptation, batch
         self.none_rate = none_rate
 
     def fit(self, images: Images, labels: Sequence[Label], report: Progress | None = None) -> Self:
         """Learn from examples: paths, PIL images, arrays or tensors of any size.
 
-        Labels are one an image, text or numbers (`data.images.load_images` says what images may
+        Labels are one an image, text or numbers (`data.images.load_sizes` says what images may
         be); at least two are different. `report` is told how many images were read, and how `tsa`
         comes along. A pool of embeddings takes these instead, here and everywhere: floats ``[n,
         d]``.
@@ -96,57 +99,61 @@ class FewShotClassifier:
         classes, indices = check_labels(labels, len(items))
         if self.none_rate is not None:
             none_of_these.check_classes(classes)
-        tasks = Tasks.of_examples(self._table(items, report), indices)
-        adaptation = self._choose(tasks)
+        tasks = [Tasks.of_examples(table, indices) for table in self._tables(items, report)]
+        pairs = zip(self.pools, tasks, strict=True)
+        adaptations = [chosen(pool, own, self.adaptation) for pool, own in pairs]
         try:
-            self._learn(tasks, adaptation, report)
+            self._learn(tasks, adaptations, report)
         except torch.OutOfMemoryError as error:
-            if self.adaptation != AUTO or adaptation != "tsa":
+            if self.adaptation != AUTO or "tsa" not in adaptations:
                 raise PolyshotError(
-                    f"The GPU's memory does not hold what '{adaptation}' learns from {len(items)} "
-                    "examples: take the adaptation 'head', fewer examples, or the CPU."
+                    f"The GPU's memory does not hold what '{adaptations[0]}' learns from "
+                    f"{len(items)} examples: take the adaptation 'ridge', fewer examples, or the "
+                    "CPU."
                 ) from None
             forget(error)
-            self._learn(tasks, "head", report)
+            self._learn(tasks, ["ridge"] * len(tasks), report)
         self.classes_ = classes
         return self
 
-    def _learn(self, tasks: Tasks, adaptation: str, report: Progress | None) -> None:
+    def _learn(
+        self, tasks: Sequence[Tasks], adaptations: Sequence[str], report: Progress | None
+    ) -> None:
         """Learn from the examples; nothing of the classifier changes unless all of it is done."""
-        rule = find_rule(self.rule, self.pool)
-        fitted = fit_tasks(self.pool, tasks, [rule], adaptation, report)
-        mask = tasks.present[0].cpu()  # [W, S]
+        rules = [find_rule(self.rule, pool) for pool in self.pools]
+        fitted = fit_ensemble(self.pools, tasks, rules, adaptations, report)
+        mixes = rules[0].mixes
+        mask = tasks[0].present[0].cpu()  # [W, S]
         evidence = [
-            each._replace(support=each.support.cpu()) for each in fitted.evidence(tasks, rule.mixes)
+            [each._replace(support=each.support.cpu()) for each in one.evidence(own, mixes)]
+            for one, own in zip(fitted.pools, tasks, strict=True)
         ]
+        shares = fitted.weights[:, 0].tolist()
         nearness, threshold = None, None
         if self.none_rate is not None:
-            nearness = Nearness(evidence, mask.unsqueeze(0), self.pool.metric)
+            pairs = zip(shares, evidence, strict=True)
+            seen = [e._replace(weight=share * e.weight) for share, own in pairs for e in own]
+            nearness = Nearness(seen, mask.unsqueeze(0), self.pool.metric)
             threshold = none_of_these.set_threshold(nearness.examples, self.none_rate)
-        self._fitted, self._mixes, self._mask = fitted, rule.mixes, mask
+        self._fitted, self._mixes, self._mask = fitted, mixes, mask
         self._evidence, self._nearness, self.threshold_ = evidence, nearness, threshold
-        self.weights_ = fitted.weights[0][0].numpy()
-        self.adaptation_, self.adapted_ = adaptation, fitted.adapted
+        members = [s * one.weights[0][0] for s, one in zip(shares, fitted.pools, strict=True)]
+        self.weights_ = torch.cat(members).numpy()
+        self.adaptation_, self._adaptations = adaptations[0], list(adaptations)
+        self.adapted_ = fitted.pools[0].adapted
         self.diverged_ = bool(fitted.diverged.any())
 
-    def _choose(self, tasks: Tasks) -> str:
-        if self.adaptation != AUTO:
-            return self.adaptation
-        if not sites_of(self.pool.base):  # embeddings, or a function: nothing to act at
-            return "head"
-        few = tasks.table.count <= TSA_IMAGES[self.pool.device.type]
-        enough = tasks.shot >= self.pool.adaptation.least_shots  # of the largest class
-        return "tsa" if few and enough else "head"
-
-    def _table(self, images: Images, report: Progress | None) -> Table:
-        pool = self.pool
-        if pool.takes_images:
-            pixels = load_images(images, pool.size, report)
-            return Table.of(pixels, pool.device, pool.views, self.batch)
-        embeddings = self._embeddings(images)
-        table = Table(None, len(embeddings), pool.device)
-        table.keep(pool.network(0), embeddings)
-        return table
+    def _tables(self, images: Images, report: Progress | None) -> list[Table]:
+        """Read images once, for each pool in its size."""
+        if not self.pool.takes_images:
+            embeddings = self._embeddings(images)
+            table = Table(None, len(embeddings), self.pool.device)
+            table.keep(self.pool.network(0), embeddings)
+            return [table]
+        pixels = load_sizes(images, [pool.size for pool in self.pools], report)
+        return [
+            Table.of(pixels[pool.size], pool.device, pool.views, self.batch) for pool in self.pools
+        ]
 
     def _embeddings(self, given: Any) -> Tensor:
         """Return embeddings ``[n, d]`` as float32; refuses what are none of the pool's length."""
@@ -175,9 +182,14 @@ class FewShotClassifier:
             )
         return made
 
-    def _queries(self, images: Images, report: Progress | None) -> Queries:
-        table = self._table(images, report)
-        return Queries(table, torch.arange(table.count, device=table.device).unsqueeze(0))
+    def _queries(self, images: Images, report: Progress | None) -> list[Queries]:
+        """Read queries; a pool may look at them less often than at examples."""
+        return [
+            Queries(table, torch.arange(table.count, device=table.device).unsqueeze(0)).viewed(
+                pool.query_views or pool.views
+            )
+            for pool, table in zip(self.pools, self._tables(images, report), strict=True)
+        ]
 
     def predict(self, images: Images, report: Progress | None = None) -> NDArray[Any]:
         """Name the class of each image: labels ``[n]``; one image gives an array of one.
@@ -210,17 +222,21 @@ class FewShotClassifier:
         probabilities = self._probabilities(queries)
         if self._nearness is None or self.threshold_ is None:
             return probabilities, None
-        seen = [each.cpu() for each in self._fitted.see(queries, self._mixes)]
+        pairs = zip(self._fitted.pools, queries, strict=True)
+        seen = [each.cpu() for one, own in pairs for each in one.see(own, self._mixes)]
         return probabilities, self.threshold_.below(self._nearness.of(seen))
 
-    def _probabilities(self, queries: Queries) -> NDArray[np.float32]:
-        answers: Tensor = self._fitted.probabilities(queries)[0, 0]  # [n, W]
+    def _probabilities(self, queries: Sequence[Queries]) -> NDArray[np.float32]:
+        answers: Tensor = self._fitted.probabilities(queries)[0]  # [n, W]
         return answers.cpu().numpy()
 
     def explain(self) -> list[tuple[str, float]]:
         """Say which members classify this task, with what weight, the heaviest first."""
         self._check_fitted()
-        named = zip(self.pool.members, map(float, self.weights_), strict=True)
+        names = list(self.pool.members)
+        if len(self.pools) > 1:
+            names = [f"{pool.backbone} {name}" for pool in self.pools for name in pool.members]
+        named = zip(names, map(float, self.weights_), strict=True)
         return sorted((one for one in named if one[1]), key=lambda one: -one[1])
 
     @property
@@ -235,8 +251,8 @@ class FewShotClassifier:
         One of each class is left out at a time and classified by what the other examples teach;
         the members' weights stay. It is a little low, since an example is missing, and says nothing
         about images of another kind than the examples. Heads are learned anew each time. Where that
-        would take minutes, and for `pa` and `tsa`, the prototypes are measured in their place
-        (`Estimate.of`).
+        would take minutes, and for `pa` and `tsa`, what they start from is measured in their place:
+        ridge where `tsa` reads out by it, else the prototypes (`Estimate.of`).
         """
         self._check_fitted()
         mask = self._mask  # [W, S]
@@ -245,13 +261,14 @@ class FewShotClassifier:
             raise PolyshotError(
                 "The accuracy cannot be estimated from one image a class: give two or more."
             )
-        pool, (way, slots) = self.pool, mask.shape
-        logits_a_step = slots * way * way * slots * len(self._evidence)
-        work = logits_a_step * pool.adaptation.steps
-        heads = self.adaptation_ == "head" and work <= LARGEST_WORK
-        answers = left_out_probabilities(
-            self._evidence, mask, places, self._mixes, pool.metric, pool.adaptation, heads
-        )
+        measured = [self._estimated(i) for i in range(len(self.pools))]
+        parts = [
+            left_out_probabilities(
+                *(own, mask, places, self._mixes, pool.metric, pool.adaptation, how)
+            )
+            for pool, own, how in zip(self.pools, self._evidence, measured, strict=True)
+        ]
+        answers = mixed([part.unsqueeze(0) for part in parts], self._fitted.weights)[0]
         right = answers.argmax(1) == places[:, 0]
         per_class = {
             self.classes_[c].item(): float(right[places[:, 0] == c].float().mean())
@@ -259,8 +276,19 @@ class FewShotClassifier:
         }
         low, high = wilson(int(right.sum()), len(right))
         accuracy = float(right.float().mean())
-        of = "head" if heads else "prototypes"
+        of = "prototypes" if measured[0] == "none" else measured[0]
         return Estimate(accuracy, (high - low) / 2, low, high, len(right), per_class, of)
+
+    def _estimated(self, number: int) -> str:
+        """Say which adaptation of a pool `estimate` measures."""
+        pool, own = self.pools[number], self._adaptations[number]
+        way, slots = self._mask.shape
+        logits_a_step = slots * way * way * slots * len(self._evidence[number])
+        if own == "tsa":
+            return "ridge" if pool.adaptation.tsa_readout == "ridge" else "none"
+        if own == "head":
+            return "head" if logits_a_step * pool.adaptation.steps <= LARGEST_WORK else "none"
+        return own if own == "ridge" else "none"
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "classes_"):

@@ -37,7 +37,7 @@ class Estimate:
     per_class: dict[Label, float]
     """By label; classes with one image are missing."""
     of: str
-    """What was measured: ``prototypes`` or ``head``."""
+    """What was measured: ``prototypes``, ``head`` or ``ridge``."""
 
     def __str__(self) -> str:
         return (
@@ -62,7 +62,7 @@ def left_out_probabilities(
     mixes: Mix,
     metric: Metric,
     config: AdaptationConfig,
-    heads: bool,
+    adaptation: str,
 ) -> Tensor:
     """Classify support images of one task by the others: probabilities [k, W].
 
@@ -71,7 +71,7 @@ def left_out_probabilities(
 
     `evidence` is what each network that has a say sees in the support set, `mask` bool ``[W, S]``
     True where there is an image, `places` int64 ``[k, 2]`` class and place in it of the images.
-    With `heads` these are learned anew each time; else prototypes answer.
+    `adaptation` is one on embeddings, which is learned anew each time: none, head or ridge.
     """
     shots = mask.shape[-1]
     without = mask.repeat(shots, 1, 1)  # [S, W, S]: the s-th task lacks the s-th images
@@ -84,7 +84,6 @@ def left_out_probabilities(
         parts, own = [], 1.0
         for kept, query in zip(torch.split(without, step), torch.split(queries, step), strict=True):
             inputs = support.expand(len(kept), -1, -1, -1)
-            adaptation = "head" if heads else "none"
             with one_thread():
                 classifiers = fit_classifiers(inputs, kept, metric, scale, adaptation, config)
                 parts.append(classifiers.scores(query))  # [s, W, W]: ways, then queries

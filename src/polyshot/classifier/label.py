@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from polyshot.classifier.classifier import AUTO, FewShotClassifier
+from polyshot.classifier.classifier import FewShotClassifier
 from polyshot.classifier.estimate import Estimate
 from polyshot.data.readers.examples import read_queries, read_support
 from polyshot.pool.pool import Pool
+from polyshot.predict.ensemble import AUTO
 from polyshot.predict.none_of_these import NONE, Threshold
 from polyshot.util.files import write_text
 from polyshot.util.progress import Progress
@@ -72,7 +73,7 @@ class LabelledFiles:
 
 
 def label_files(
-    pool: Pool,
+    pool: Pool | Sequence[Pool],
     support: Path,
     queries: Sequence[Path],
     rule: str = "auto",

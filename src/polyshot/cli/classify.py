@@ -24,9 +24,10 @@ def classify(
     adaptation: Annotated[
         str,
         Option(
-            help="What is learned on the examples: none, head, pa or tsa. tsa learns a network: "
-            "without a GPU that takes about half a second an example, the others far less. auto is "
-            "tsa up to 60 examples (5,000 with a GPU) that are not one of each class, else head."
+            help="What is learned on the examples: none, head, ridge, pa or tsa. tsa learns a "
+            "network: without a GPU that takes about half a second an example (far more on a "
+            "network from elsewhere), the others far less. auto is tsa up to 60 examples (5,000 "
+            "with a GPU) that are not one of each class, else ridge."
         ),
     ] = "auto",
     none_rate: Annotated[
@@ -48,11 +49,10 @@ def classify(
     """
     from polyshot.classifier.label import label_files
     from polyshot.cli.display import progress, show_table
-    from polyshot.pool.default import pool_path
-    from polyshot.pool.pool import Pool
+    from polyshot.pool.forms import load_pools
     from polyshot.util.device import best_device
 
-    loaded = Pool.load(pool_path(pool), best_device(device)).with_views(views)
+    loaded, form = load_pools(pool, best_device(device), views)
     with progress("images") as report:
         answer = label_files(loaded, support, query, rule, adaptation, report, none_rate)
     typer.echo(answer.summary)
@@ -69,6 +69,8 @@ def classify(
         show_table(columns, lines)
     if answer.none_summary:
         typer.echo(answer.none_summary)
+    if form:
+        typer.echo(f"Form: {form}")
     typer.echo(f"Learned on the examples: {answer.adaptation}")
     members = ", ".join(f"{name} {weight:.2f}" for name, weight in answer.members)
     typer.echo(f"Members used: {members}")

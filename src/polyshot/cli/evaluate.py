@@ -40,8 +40,9 @@ def evaluate(
     adapt: Annotated[
         str | None,
         Option(
-            help="Also with these adaptations: head,pa,tsa; if not given, of packs none, of "
-            "images head. Without a GPU tsa takes about 0.6 seconds an example in every episode."
+            help="Also with these adaptations: head,ridge,pa,tsa, or auto, as 'classify' chooses; "
+            "if not given, of packs none, of images ridge. Without a GPU tsa takes about 0.6 "
+            "seconds an example in every episode."
         ),
     ] = None,
     part: Annotated[
@@ -77,19 +78,19 @@ def evaluate(
     from polyshot.experiments import own_data
     from polyshot.experiments.report.figures import confusion_picture
     from polyshot.experiments.sheet import save_picture
-    from polyshot.pool.default import pool_path
-    from polyshot.pool.pool import Pool
+    from polyshot.pool.forms import load_pools
     from polyshot.tasks import EmbeddingCache
     from polyshot.util.device import best_device
 
     request = own_data.ShapeRequest.of(shape, way, shot, queries)
-    loaded = Pool.load(pool_path(pool), best_device(device)).with_views(views)
+    pools, form = load_pools(pool, best_device(device), views)
+    loaded = pools[0]
     packed = own_data.holds_packs(images)
     usual = ["auto", "select", "average"] if packed else own_data.rules_of(loaded)
     rules = list(dict.fromkeys(["base", *(names_in(methods) or usual)]))
-    adaptations = names_in(("none" if packed else "head") if adapt is None else adapt)
+    adaptations = names_in(("none" if packed else "ridge") if adapt is None else adapt)
     kept = EmbeddingCache(cache) if cache else None
-    sources = set(loaded.about.get("packs", {}).values())
+    sources = {pack for each in pools for pack in each.about.get("packs", {}).values()}
     results: list[Result] = []
     apart, names = not share_groups, names_in(targets)
     with (
@@ -107,7 +108,7 @@ def evaluate(
                 group_disjoint=apart, drop_small=target.drop_small, cache=kept, report=report
             )
             seen = pack.hash in sources
-            found = evaluation.evaluate(loaded, pack, rules, *drawn, adaptations, seen, **how)
+            found = evaluation.evaluate(pools, pack, rules, *drawn, adaptations, seen, **how)
             results += found
             if out:
                 append_results(out, found)  # what comes after may be interrupted
@@ -124,6 +125,8 @@ def evaluate(
         for remark in target.remarks:
             typer.echo(remark)
     show_accuracies(results)
+    if form:
+        typer.echo(f"Form: {form}")
     if out:
         typer.echo(f"wrote {len(results)} results to {out}")
     if page:

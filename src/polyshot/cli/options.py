@@ -10,7 +10,13 @@ DropSmall = Annotated[bool, Option("--drop-small", help="Leave out classes that 
 Preset = Annotated[str, Option(help="tiny (minutes on two cores), paper, or strong.")]
 Device = Annotated[str | None, Option(help="cpu or cuda; the GPU where there is one.")]
 PoolName = Annotated[
-    str, Option("--pool", help="A pool: a folder made by 'train', or the one that ships.")
+    str,
+    Option(
+        "--pool",
+        help="full (the best), fast (for a CPU), a folder made by 'train', a backbone such as "
+        "efficientnet-lite0 or transformers:<folder>; several, a,b, answer together. default is "
+        "full on a GPU, fast without one.",
+    ),
 ]
 ViewsName = Annotated[
     str | None,

@@ -42,7 +42,14 @@ class BadImage:
 
 
 def load_images(images: Images, size: int, report: Progress | None = None) -> NDArray[np.uint8]:
-    """Make uint8 ``[n, 3, size, size]`` of images of any size and mode.
+    """Make uint8 ``[n, 3, size, size]`` of images of any size and mode (`load_sizes`)."""
+    return load_sizes(images, [size], report)[size]
+
+
+def load_sizes(
+    images: Images, sizes: Sequence[int], report: Progress | None = None
+) -> dict[int, NDArray[np.uint8]]:
+    """Make uint8 ``[n, 3, size, size]`` for each size of images that are decoded once.
 
     Every image goes the way of those that the pool was trained on: RGB, shorter side to `size`,
     centre crop. Given are one image, a sequence of images, or a batch ``[n, h, w, c]`` or
@@ -53,14 +60,15 @@ def load_images(images: Images, size: int, report: Progress | None = None) -> ND
     items = as_list(images)
     if not items:
         raise PolyshotError("There are no images: give at least one.")
-    made: list[NDArray[np.uint8]] = []
+    made: list[list[NDArray[np.uint8]]] = []
     bad: list[BadImage] = []
+    sizes = list(dict.fromkeys(sizes))
     # Threads, since Pillow decodes outside of the interpreter's lock. `decode` changes the filters
     # of warnings, which all threads share: the outer context puts back what was there before.
     with warnings.catch_warnings(), ThreadPoolExecutor(min(cores(), 16)) as threads:
         from_files = all(isinstance(item, str | Path | bytes) for item in items)
         run = threads.map if from_files and len(items) > 1 else map
-        for i, result in enumerate(run(lambda item: _load(item, size), items)):
+        for i, result in enumerate(run(lambda item: _load(item, sizes), items)):
             if isinstance(result, BadImage):
                 name = str(items[i]) if isinstance(items[i], str | Path) else f"images[{i}]"
                 bad.append(BadImage(result.kind, name))
@@ -72,7 +80,7 @@ def load_images(images: Images, size: int, report: Progress | None = None) -> ND
         which = "The image" if len(items) == 1 else f"{len(bad)} of {len(items)} images"
         reasons = join_names(f"{one.where} ({one.kind})" for one in bad)
         raise PolyshotError(f"{which} cannot be read: {reasons}.")
-    return np.stack(made)
+    return {size: np.stack(each) for size, each in zip(sizes, zip(*made, strict=True), strict=True)}
 
 
 def as_list(images: Images) -> list[ImageLike]:
@@ -92,17 +100,23 @@ def as_list(images: Images) -> list[ImageLike]:
 
 def decode(data: bytes, size: int) -> NDArray[np.uint8] | BadImage:
     """Decode a file of any kind that Pillow reads: square RGB, uint8 ``[3, size, size]``."""
+    made = _decode(data, [size])
+    return made if isinstance(made, BadImage) else made[0]
+
+
+def _decode(data: bytes, sizes: Sequence[int]) -> list[NDArray[np.uint8]] | BadImage:
+    """Decode a file once, and make it square in several sizes."""
     if not data:
         return BadImage("empty file")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # odd EXIF or palettes: harmless, thousands of lines
             with Image.open(io.BytesIO(data)) as image:
-                full = image.size
+                full, size = image.size, max(sizes)
                 image.draft("RGB", (size, size))  # JPEG only: decodes at 1/2, 1/4 or 1/8
                 if image.width * image.height > MAX_PIXELS:
                     return BadImage(f"too large ({full[0]} x {full[1]} pixels)")
-                return _fitted(image, size)
+                return _fitted(image, sizes)
     except UnidentifiedImageError:
         return BadImage("not an image")
     except Image.DecompressionBombError:
@@ -113,10 +127,10 @@ def decode(data: bytes, size: int) -> NDArray[np.uint8] | BadImage:
         return _damaged(error)
 
 
-def _fitted(image: Image.Image, size: int) -> NDArray[np.uint8]:
+def _fitted(image: Image.Image, sizes: Sequence[int]) -> list[NDArray[np.uint8]]:
     upright = to_rgb(ImageOps.exif_transpose(image))
-    square = ImageOps.fit(upright, (size, size), Image.Resampling.BICUBIC)
-    return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
+    squares = (ImageOps.fit(upright, (size, size), Image.Resampling.BICUBIC) for size in sizes)
+    return [np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1)) for square in squares]
 
 
 def _damaged(error: Exception) -> BadImage:
@@ -167,15 +181,15 @@ def read_file(path: Path, offset: int = 0, length: int | None = None) -> bytes |
         return BadImage(error.strerror.lower() if error.strerror else "unreadable")
 
 
-def _load(item: ImageLike, size: int) -> NDArray[np.uint8] | BadImage:
-    """Load one image as uint8 ``[3, size, size]``."""
+def _load(item: ImageLike, sizes: Sequence[int]) -> list[NDArray[np.uint8]] | BadImage:
+    """Load one image as uint8 ``[3, size, size]``, for each size."""
     if isinstance(item, str | Path):
         data = read_file(Path(item))
-        return data if isinstance(data, BadImage) else decode(data, size)
+        return data if isinstance(data, BadImage) else _decode(data, sizes)
     if isinstance(item, bytes):
-        return decode(item, size)
+        return _decode(item, sizes)
     if isinstance(item, Image.Image):
-        return _squared(item, size)
+        return _squared(item, sizes)
     if isinstance(item, torch.Tensor):
         tensor = item.detach().cpu()
         array = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
@@ -184,17 +198,17 @@ def _load(item: ImageLike, size: int) -> NDArray[np.uint8] | BadImage:
         pixels = _pixels(item, channels_first=False)
     else:
         return BadImage(f"a {type(item).__name__}, not a path, picture, array or tensor")
-    return pixels if isinstance(pixels, BadImage) else _squared(Image.fromarray(pixels), size)
+    return pixels if isinstance(pixels, BadImage) else _squared(Image.fromarray(pixels), sizes)
 
 
-def _squared(image: Image.Image, size: int) -> NDArray[np.uint8] | BadImage:
+def _squared(image: Image.Image, sizes: Sequence[int]) -> list[NDArray[np.uint8]] | BadImage:
     """Do to an opened picture what `decode` does to an encoded one."""
     if not image.width * image.height:
         return BadImage("without pixels")
     if image.width * image.height > MAX_PIXELS:
         return BadImage(f"too large ({image.width} x {image.height} pixels)")
     try:
-        return _fitted(image, size)
+        return _fitted(image, sizes)
     except (OSError, ValueError, SyntaxError) as error:  # opened, but only now read
         return _damaged(error)
 

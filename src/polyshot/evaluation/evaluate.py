@@ -19,11 +19,13 @@ from polyshot.evaluation.results import Result
 from polyshot.evaluation.stats import calibration_error, first_choices, interval
 from polyshot.evaluation.targets import Shape, Target
 from polyshot.pool.pool import Pool
-from polyshot.predict.predict import Answers, check_adaptation, predict_tasks
+from polyshot.predict.ensemble import AUTO, check_ensemble, predict_ensemble
+from polyshot.predict.predict import Answers, check_adaptation
 from polyshot.predict.rules import rule
 from polyshot.tasks import EmbeddingCache, Tasks
 from polyshot.util import __version__
 from polyshot.util.device import in_parts
+from polyshot.util.files import digest
 from polyshot.util.progress import Progress
 
 CHUNK = 1 << 19
@@ -185,7 +187,7 @@ def _target(
 
 
 def evaluate(
-    pool: Pool,
+    pool: Pool | Sequence[Pool],
     pack: Pack,
     methods: Sequence[str] = ("auto",),
     shape: Shape | None = None,
@@ -199,7 +201,7 @@ def evaluate(
     """Measure methods on the first episodes of a target.
 
     Args:
-        pool: what classifies.
+        pool: what classifies; several answer together.
         pack: the target.
         methods: names of rules, or ``member:<domain>``.
         shape: of the episodes; 5-way 5-shot with 10 queries by default, `VariableShape` is
@@ -207,7 +209,8 @@ def evaluate(
         episodes: how many.
         seed: another seed, other episodes.
         part: of the target's class split.
-        adapt: also with these adaptations (``head``, ``pa``, ``tsa``); True is a learned head.
+        adapt: also with these adaptations (``head``, ``ridge``, ``pa``, ``tsa``, or ``auto``, as a
+            classifier chooses); True is a learned head.
         seen: whether the target was a source; only written down.
         **how: `group_disjoint`, `drop_small`, `cache` and `report`, see `Drawing`.
 
@@ -216,16 +219,22 @@ def evaluate(
         diverged count as without adaptation; the result's note says how many they were.
 
     """
-    rules = [rule(name, pool) for name in methods]
+    pools = [pool] if isinstance(pool, Pool) else list(pool)
+    check_ensemble(pools)
+    for each in pools:
+        each.check_pack(pack)
+        for name in methods:
+            rule(name, each)  # refuses a name that the pool does not know
     wanted = (["head"] if adapt else []) if isinstance(adapt, bool) else list(adapt)
     for name in wanted:
-        check_adaptation(name)
+        check_adaptation(name, (AUTO,))
     shape = shape or EpisodeShape()
-    target = _target(pool, pack, shape, episodes, seed, part, **how)
-    results, pool_hash = [], pool.hash
+    target = _target(pools[0], pack, shape, episodes, seed, part, **how)
+    hashes = [each.hash for each in pools]
+    results, pool_hash = [], hashes[0] if len(hashes) == 1 else digest(*hashes)
     for adaptation in dict.fromkeys(["none", *wanted]):
-        predict = partial(predict_tasks, pool, rules=rules, adaptation=adaptation)
-        measured = measure(predict, target.groups(shape), pool.config.dim, adaptation)
+        predict = partial(predict_ensemble, pools, rules=methods, adaptation=adaptation)
+        measured = measure(predict, target.groups(shape), pools[0].config.dim, adaptation)
         results += [
             describe(target, shape, measured, i, name, adaptation, pool_hash, seen)
             for i, name in enumerate(methods)
@@ -262,7 +271,7 @@ def confusion(
         cells = actual * count + tasks.classes.gather(1, ways[0])
         result.add_(torch.bincount(cells[truth >= 0], minlength=count * count))
 
-    predict = partial(predict_tasks, pool, rules=[rule(method, pool)], adaptation=adaptation)
+    predict = partial(predict_ensemble, [pool], rules=[method], adaptation=adaptation)
     measure(predict, target.groups(shape), pool.config.dim, adaptation, note)
     return result.view(count, count)
 

@@ -28,6 +28,7 @@ from polyshot.util.progress import Progress
 
 ADAPTATIONS = {
     "+ head": "a linear head learned on the support set",
+    "+ ridge": "a linear head in closed form, by ridge regression on the support set",
     "+ pa": "a linear map of the embeddings learned on the support set",
     "+ tsa": "a modulator of the task's own learned on the support set",
 }

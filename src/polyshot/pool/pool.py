@@ -153,6 +153,11 @@ class Pool:
             hashes.append(digest(base, self.kind, repr(strength), *own) if own else base)
         return hashes
 
+    @property
+    def backbone(self) -> str:
+        """The base's name: ``resnet18``, or where a network from elsewhere came from."""
+        return self.config.name if isinstance(self.config, ForeignConfig) else "resnet18"
+
     def member_hash(self, member: int) -> str:
         """Hash what the embeddings of one member depend on."""
         return self.member_hashes()[member]

@@ -1,11 +1,12 @@
 """Ensembles: several pools, each on a backbone of its own, that answer a task together.
 
 Each pool answers by its own rule and adaptation; the logarithms of their probabilities are added,
-weighed by how well each pool classifies the support set with an image of each class left out. With
-one image a class nothing can be left out, and pools count alike. P pools, E tasks, W ways, S shots,
-Q queries.
+weighed by how well each pool classifies the support set with an image of each class left out. The
+pool that is named first leads: with one image a class, where nothing can be left out, it counts
+`LEAD` times as much as another. P pools, E tasks, W ways, S shots, Q queries.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,16 +14,25 @@ import torch
 from torch import Tensor
 
 from polyshot.errors import PolyshotError
+from polyshot.models.backbone import sites_of
+from polyshot.models.resnet import ResNetConfig
 from polyshot.pool.pool import Pool
-from polyshot.predict.predict import FittedTasks, fit_tasks
+from polyshot.predict.predict import Answers, FittedTasks, fit_tasks, predict_tasks
 from polyshot.predict.readout import fit_classifiers
-from polyshot.predict.rules import Rule
+from polyshot.predict.rules import Rule, rule
 from polyshot.tasks import Queries, Tasks
 from polyshot.util.progress import Progress
 
+AUTO = "auto"
+"""The adaptation of who chooses none: `tsa`, where that is worth it and does not take long; else
+`ridge`."""
+TSA_IMAGES = {"cpu": 60, "cuda": 5000}
+"""Examples from which `auto` learns by `tsa`: more would take longer than half a minute."""
+LEAD = 2.0
+"""How much more the first pool counts before its answers are known (docs/backbones.md)."""
 SHARPNESS = 2.0
-"""Weights are the softmax of -2 x the losses on left-out images (docs/backbones.md)."""
-POWER = 1.5
+"""Weights fall by exp(-2 x the loss on left-out images) (docs/backbones.md)."""
+POWER = 1.25
 """Factor on the weighted mean of the logarithms: pools that err apart know more together than their
 mean says (docs/backbones.md)."""
 
@@ -47,6 +57,37 @@ class FittedEnsemble:
         return torch.stack([one.diverged[0] for one in self.pools]).any(0)
 
 
+def chosen(pool: Pool, tasks: Tasks, adaptation: str) -> str:
+    """Say which adaptation `auto` is for a pool and tasks; others stay as they are."""
+    if adaptation != AUTO:
+        return adaptation
+    few = int(tasks.present.sum()) <= TSA_IMAGES[pool.device.type] * len(tasks)
+    enough = tasks.shot >= pool.adaptation.least_shots  # of the largest class
+    # A network of 224 pixels takes minutes to learn without a GPU.
+    quick = isinstance(pool.config, ResNetConfig) or pool.device.type != "cpu"
+    return "tsa" if few and enough and quick and sites_of(pool.base) else "ridge"
+
+
+def predict_ensemble(
+    pools: Sequence[Pool], tasks: Tasks, rules: Sequence[str], adaptation: str
+) -> Answers:
+    """Let pools learn from support sets and classify queries together, by several rules."""
+    if len(pools) == 1:
+        (pool,) = pools
+        return predict_tasks(
+            *(pool, tasks, [rule(name, pool) for name in rules], chosen(pool, tasks, adaptation))
+        )
+    seen = [tasks.viewed(pool.views) for pool in pools]
+    queries = [tasks.viewed(pool.query_views or pool.views) for pool in pools]
+    adaptations = [chosen(pool, tasks, adaptation) for pool in pools]
+    fitted = [
+        fit_ensemble(pools, seen, [rule(name, pool) for pool in pools], adaptations)
+        for name in rules
+    ]
+    answers = torch.stack([one.probabilities(queries) for one in fitted])
+    return Answers(answers, torch.stack([one.diverged for one in fitted]))
+
+
 def fit_ensemble(
     pools: Sequence[Pool],
     tasks: Sequence[Tasks],
@@ -67,8 +108,9 @@ def pool_weights(
     if len(pools) == 1:
         return torch.ones(1, len(tasks[0]))
     every = zip(pools, tasks, fitted, strict=True)
-    losses = torch.stack([left_out_loss(pool, own, one) for pool, own, one in every])
-    return torch.softmax(-SHARPNESS * losses, 0)
+    logits = torch.stack([-SHARPNESS * left_out_loss(pool, own, one) for pool, own, one in every])
+    logits[0] += math.log(LEAD)
+    return torch.softmax(logits, 0)
 
 
 def left_out_loss(pool: Pool, tasks: Tasks, fitted: FittedTasks) -> Tensor:
@@ -108,6 +150,10 @@ def check_ensemble(pools: Sequence[Pool]) -> None:
     """Refuse pools that cannot answer together."""
     if not pools:
         raise PolyshotError("An ensemble needs at least one pool.")
+    if len(pools) > 1 and not all(pool.takes_images for pool in pools):
+        raise PolyshotError(
+            "Precomputed embeddings are of one network: an ensemble needs pools that take images."
+        )
     if len({pool.metric for pool in pools}) > 1:
         raise PolyshotError(
             "The pools of an ensemble compare embeddings in different ways (cosine and euclidean): "
