@@ -134,7 +134,7 @@ def test_one_command_for_ones_own_images(
     out = tmp_path / "results.jsonl"
     said = done("evaluate", root, "--pool", pool, "--episodes", 5, "--out", out)
     assert "28 images of 3 classes allow tasks of 3 ways, 5 shots and 4 queries" in said
-    for word in ("my photos", "base", "select", "average + head", "unseen"):
+    for word in ("my photos", "base", "select", "average + ridge", "unseen"):
         assert word in said
     assert said.splitlines()[-1] == "Look at polyshot-my photos.html"
     page = Path("polyshot-my photos.html").read_text(encoding="utf-8")
@@ -152,11 +152,11 @@ def test_one_command_for_ones_own_images(
         ("all", False, 3, 5, 4)
     }
     assert {"base", "select", "average"} <= {r.method for r in results}
-    assert {"none", "head"} <= {r.adaptation for r in results}
+    assert {"none", "ridge"} <= {r.adaptation for r in results}
     assert {r.pool for r in results} == {Pool.load(pool).hash}
     rest = ("--episodes", 5, "--methods", "base", "--adapt", "none", "--page", tmp_path / "p.html")
     again = done("evaluate", root, "--pool", pool, *rest)
-    assert "+ head" not in again and "select" not in again
+    assert "+ ridge" not in again and "select" not in again
     assert (tmp_path / "p.html").is_file() and len(list(Path.cwd().iterdir())) == 1
 
 

@@ -278,30 +278,30 @@ def test_auto_is_what_a_user_gets() -> None:
         assert (classifier.rule, classifier.adaptation) == ("auto", "auto")
 
 
-def test_a_small_gpu_learns_a_head_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_gpu_learns_by_ridge_instead(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_much(*_: object) -> None:
         raise torch.OutOfMemoryError
 
     photos, labels = examples(2, 2, 2)
-    wanted = POOL.classifier(adaptation="head").fit(photos, labels).predict_proba(photos)
+    wanted = POOL.classifier(adaptation="ridge").fit(photos, labels).predict_proba(photos)
     monkeypatch.setattr("polyshot.predict.predict.learn_own_networks", too_much)
     chosen = POOL.classifier().fit(photos, labels)
-    assert (chosen.adaptation_, chosen.adapted_) == ("head", True)
+    assert (chosen.adaptation_, chosen.adapted_) == ("ridge", True)
     np.testing.assert_array_equal(chosen.predict_proba(photos), wanted)
-    with pytest.raises(PolyshotError, match=r"'tsa' learns from 6 examples: .*'head'"):
+    with pytest.raises(PolyshotError, match=r"'tsa' learns from 6 examples: .*'ridge'"):
         POOL.classifier(adaptation="tsa").fit(photos, labels)
 
 
 def test_the_adaptation_of_who_chooses_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network of one's own, unless that takes long or there is nothing to learn from."""
-    monkeypatch.setattr("polyshot.classifier.classifier.TSA_IMAGES", {"cpu": 6})
-    for counts, expected in (((2, 2, 2), "tsa"), ((1, 1, 2), "tsa"), ((3, 2, 2), "head")):
+    monkeypatch.setattr("polyshot.predict.ensemble.TSA_IMAGES", {"cpu": 6})
+    for counts, expected in (((2, 2, 2), "tsa"), ((1, 1, 2), "tsa"), ((3, 2, 2), "ridge")):
         images, labels = examples(*counts)
         chosen = POOL.classifier().fit(images, labels)
         assert (chosen.adaptation_, chosen.adapted_) == (expected, True)
         named = POOL.classifier("auto", expected).fit(images, labels)
         np.testing.assert_array_equal(chosen.predict_proba(images), named.predict_proba(images))
-    assert POOL.classifier().fit(*examples(1, 1, 1)).adaptation_ == "head"
+    assert POOL.classifier().fit(*examples(1, 1, 1)).adaptation_ == "ridge"
 
 
 def test_heads_are_left_out_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,13 +311,13 @@ def test_heads_are_left_out_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def left_out() -> torch.Tensor:
         return left_out_probabilities(
-            classifier._evidence,
+            classifier._evidence[0],
             mask,
             mask.nonzero(),
             "probabilities",
             "cosine",
             POOL.adaptation,
-            heads=True,
+            "head",
         )
 
     whole = left_out()

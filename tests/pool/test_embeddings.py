@@ -62,7 +62,7 @@ def test_none_of_these_works_on_embeddings() -> None:
 def test_auto_never_learns_a_network() -> None:
     _, pool = pools()
     classifier = pool.classifier().fit(torch.randn(12, 4 * DIM), LABELS)
-    assert classifier.adaptation_ == "head"
+    assert classifier.adaptation_ == "ridge"
 
 
 @pytest.mark.parametrize("options", [{"adaptation": "tsa"}, {"rule": "blend"}])

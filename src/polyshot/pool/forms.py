@@ -23,15 +23,15 @@ def load_pools(
 ) -> tuple[list[Pool], str]:
     """Load the pools of ``a,b``, and say in a line which form of the default they are, if any.
 
-    ``default`` is `full` on a GPU and `fast` on a CPU, unless the environment names another pool.
-    `views` are those of all pools, where they are given.
+    ``default`` is `full` on a GPU, and `fast` on a CPU where Lite0 is there, unless the environment
+    names another pool: on the pool that ships, `fast` loses more than it should. `views` are those of all pools, where they are given.
     """
     device = torch.device(device)
     parts = [part.strip() for part in names.split(",") if part.strip()]
     if not parts:
         raise PolyshotError("No pool is named: give a folder, a backbone's name, full or fast.")
     if parts == [NAME] and VARIABLE not in os.environ:
-        parts = [FAST if device.type == "cpu" else FULL]
+        parts = [FAST if device.type == "cpu" and has_lite0() else FULL]
     forms = [part for part in parts if part in (FULL, FAST)]
     if forms and len(parts) > 1:
         raise PolyshotError(f"'{forms[0]}' stands alone: it may be several pools already.")
