@@ -24,7 +24,7 @@ from polyshot.data.toy import SIDES, draw_example, draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result, append_results
 from polyshot.experiments.card import card
-from polyshot.pool import default
+from polyshot.pool import default, forms
 from polyshot.pool.files import (
     FACTOR,
     FORMAT,
@@ -98,6 +98,7 @@ def test_a_package_without_a_pool_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(default, "PACKAGED", tmp_path / "none")
+    monkeypatch.setattr(forms, "has_lite0", lambda: False)
     assert not default.has_default()
     draw_example(tmp_path / "e", classes=2, shot=1, queries=1)
     paths = ["--support", tmp_path / "e" / "support", "--query", tmp_path / "e" / "query"]

@@ -24,7 +24,8 @@ def load_pools(
     """Load the pools of ``a,b``, and say in a line which form of the default they are, if any.
 
     ``default`` is `full` on a GPU, and `fast` on a CPU where Lite0 is there, unless the environment
-    names another pool: on the pool that ships, `fast` loses more than it should. `views` are those of all pools, where they are given.
+    names another pool: on the pool that ships, `fast` loses more than it should. `views` are those
+    of all pools, where they are given.
     """
     device = torch.device(device)
     parts = [part.strip() for part in names.split(",") if part.strip()]

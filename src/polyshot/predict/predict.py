@@ -71,7 +71,7 @@ def check_adaptation(name: str, more: Sequence[str] = ()) -> None:
     """Refuse an adaptation that does not exist; some know `more` names."""
     known = (*more, *get_args(Adaptation))
     if name not in known:
-        raise unknown("adaptation", name, known)
+        raise unknown("adaptation", name, known, limit=len(known))
 
 
 def predict_tasks(
