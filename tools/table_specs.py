@@ -235,6 +235,13 @@ README_COLUMNS: Mapping[str, Filter] = {
     "fine-tune every layer": rival("finetune-all"),
 }
 
+
+def lite0_tsa(sites: str, rate: str, more: str = "") -> Filter:
+    """Find what was tried of `tsa` on Lite0, by the words of the try."""
+    words = f'tsa_share=1.0 tsa_sites=["{sites}"] rates=[{rate}]{more}'
+    return {"note": f"efficientnet-lite0; three; {words}"}
+
+
 TABLES: Mapping[str, Grid | Tried | Added] = {
     "readme": Grid(
         {},
@@ -251,6 +258,39 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
                 "target": LEFT_OUT[:3],
             },
         },
+    ),
+    "backbones": Grid(
+        {"table": "backbones", "run": "backbones"},
+        {
+            "ours, left out": {"note": "left-out"},
+            "Lite0": {"note": "efficientnet-lite0", "adaptation": "ridge"},
+            "Lite0 + tsa": {"note": "efficientnet-lite0", "adaptation": "tsa"},
+            "`fast`: Lite0, queries seen once": {"note": "efficientnet-lite0:query-one"},
+            "Lite0 + ours": {"note": "efficientnet-lite0,left-out", "adaptation": "ridge"},
+            "`full`: Lite0 + ours, as `auto` learns": {
+                "note": "efficientnet-lite0,left-out",
+                "adaptation": "auto",
+            },
+        },
+        {f"{shot}-shot": {"shot": shot} for shot in (1, 2, 5, 20)},
+        show="both",
+        against={"note": "efficientnet-lite0", "adaptation": "ridge"},
+        corner="mean of cars, dtd, gtsrb, plankton",
+    ),
+    "backbones-rates": Grid(
+        {"table": "backbones", "run": "choose-lite0-tsa"},
+        {
+            "rate 0.05": lite0_tsa("all", "0.05"),
+            "rate 0.1": lite0_tsa("all", "0.1"),
+            "rate 0.1, 20 updates": lite0_tsa("all", "0.1", " updates=20"),
+            "rate 0.3": lite0_tsa("all", "0.3"),
+            "rate 0.3, later half of the sites": lite0_tsa("late", "0.3"),
+        },
+        {name: {"target": name} for name in ("actions", "cifar100", "flowers", "omniglot")},
+        show="value",
+        bold="",
+        against=lite0_tsa("all", "0.1"),
+        corner="validation classes, 5-shot, 40 episodes each",
     ),
     "pools-strong": first_pools("pools-strong"),
     "pools-paper": first_pools("pools-paper"),
