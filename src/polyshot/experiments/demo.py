@@ -21,7 +21,8 @@ from polyshot.experiments.report.pages import HeatMap, ResultsPage
 from polyshot.experiments.report.summary import calibration_table
 from polyshot.experiments.sheet import contact_sheet
 from polyshot.models.heads import prototype_logits, prototypes
-from polyshot.pool.default import has_default
+from polyshot.pool.default import NAME, has_default
+from polyshot.pool.forms import load_pools
 from polyshot.pool.pool import Pool
 from polyshot.tasks import EmbeddingCache
 from polyshot.training.run import train
@@ -98,14 +99,14 @@ def run_demo(
 
 
 def _label_example(folder: Path, pool: Pool) -> str:
-    """Classify images of an unseen domain as a user does, with the pool that ships if there is."""
+    """Classify images of an unseen domain as a user does, with the default if there is one."""
     example = Example(folder) if folder.exists() else draw_example(folder, UNSEEN[-1])
-    shipped = has_default()
-    answer = label_files(Pool.default() if shipped else pool, example.support, [example.query])
+    pools, form = load_pools(NAME) if has_default() else ([pool], "")
+    answer = label_files(pools, example.support, [example.query])
     right, count = example.right((row.path, row.label) for row in answer.rows)
+    who = f"the default, {form}," if form else "this pool"
     return (
-        f"From five examples of each of five classes, {'the' if shipped else 'this'} pool"
-        f"{' that ships with Polyshot' if shipped else ''} labelled {right} of {count} images in "
+        f"From five examples of each of five classes, {who} labelled {right} of {count} images in "
         f"{example.query} right."
     )
 
