@@ -1,18 +1,31 @@
 """Fixtures that tests share; what they build on is in helpers.py."""
 
+import gc
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
+from polyshot.data import toy
 from tests.helpers import picture
 
 # A shell starts its background jobs deaf to Ctrl-C, and their children inherit that: tests of
 # interrupts must not depend on how the suite was started.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Torch and its company are hundreds of thousands of objects that live as long as the suite: the
+# collector need not walk over them again and again.
+gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    """Leave to the collector what tests make, not what was imported and collected for them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
@@ -29,6 +42,12 @@ def image_folder(tmp_path: Path) -> Callable[..., Path]:
         return root
 
     return make
+
+
+@pytest.fixture
+def few_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let demos and examples draw as many images a class as their tasks need, not twice as many."""
+    monkeypatch.setattr(toy, "draw_packs", partial(toy.draw_packs, per_class=15))
 
 
 @pytest.fixture(scope="module")

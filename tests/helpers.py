@@ -1,9 +1,13 @@
 """What tests build on; no test file imports from another."""
 
 import copy
+import io
 import json
+import runpy
+import shlex
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -17,6 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from polyshot.cli import main
 from polyshot.config import AdaptationConfig, BaseConfig, Config, ModulatorConfig, SelectorConfig
 from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Domain, Pack
@@ -546,6 +551,13 @@ def until_done(work: Callable[[], Made]) -> tuple[Made, int]:
 
 # --- commands of README and docs, made short
 
+
+def quick_default() -> Pool:
+    """The pool that ships, which looks once, at fewer pixels, and learns less long."""
+    pool = Pool.default().with_views("one")
+    return replace(pool, size=32, adaptation=replace(pool.adaptation, updates=3))
+
+
 QUICK = (
     " --set size=24 --set model.width=8 --set base.steps=6 --set base.batch=32 --set base.warm_up=1"
     " --set base.validate_every=3 --set modulator.steps=2 --set modulator.episodes=1"
@@ -565,7 +577,43 @@ SHORTER = {
     # Of several that look five times and learn a network, the first does so.
     "polyshot classify --support photos/ --query new/ --out": " --views one --adaptation head",
     "polyshot classify --support photos/ --query new/": " --views one",
-    "polyshot evaluate photos/": " --views one --episodes 20",
+    "polyshot evaluate photos/": " --views one --episodes 5",
     "polyshot classify --support example/support": " --views one --adaptation head",
-    "polyshot evaluate example/support": " --views one --episodes 20",
+    "polyshot evaluate example/support": " --views one --episodes 5",
+    "polyshot data toy": " --per-class 15",
 }
+
+
+def shortened(command: str) -> str:
+    """Make a command of README or docs take less long."""
+    return command + next(
+        (more for start, more in SHORTER.items() if command.startswith(start)), ""
+    )
+
+
+def run_here(command: str, folder: Path) -> str:
+    """Run ``polyshot ...`` in a folder, as a shell would but in this process; returns its output.
+
+    A process of its own would first import torch, which takes seconds.
+    """
+    program, *words = shlex.split(command)
+    assert program == "polyshot"
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        chdir(folder),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        pytest.raises(SystemExit) as end,
+    ):
+        main(words)
+    assert not end.value.code, err.getvalue()
+    return out.getvalue()
+
+
+def run_script(script: Path, folder: Path, *arguments: object) -> str:
+    """Run ``python script ...`` in a folder, in this process; returns its output."""
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, chdir(folder), redirect_stdout(out):
+        patch.setattr(sys, "argv", [str(script), *map(str, arguments)])
+        runpy.run_path(str(script), run_name="__main__")
+    return out.getvalue()

@@ -16,6 +16,7 @@ from polyshot.pool import default
 from polyshot.pool.pool import Pool
 from polyshot.training.edit import grow
 from polyshot.util.files import locked
+from tests.helpers import run_script
 
 from .test_cli_pool import SMALL, done, polyshot, refused, states, training
 
@@ -212,7 +213,11 @@ def _stop() -> None:
 
 @pytest.mark.parametrize("given", [False, True])
 def test_the_example_adds_a_domain(
-    given: bool, pool: Path, image_folder: Callable[..., Path], tmp_path: Path
+    given: bool,
+    pool: Path,
+    image_folder: Callable[..., Path],
+    few_are_drawn: None,
+    tmp_path: Path,
 ) -> None:
     arguments = [word for option in EXAMPLE for word in ("--set", option)]
     name = "signs"
@@ -220,16 +225,8 @@ def test_the_example_adds_a_domain(
         birds = image_folder("birds", **{f"class {i}": 15 for i in range(34)})
         name, arguments = "birds", [str(birds), "--pool", str(pool)]
     script = Path(__file__).parents[1] / "examples" / "add_a_domain.py"
-    child = subprocess.run(
-        [sys.executable, script, *arguments],
-        cwd=tmp_path,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert child.returncode == 0, child.stderr
-    assert f"{name} has strength" in child.stdout and f"{name}, member:{name}: " in child.stdout
+    said = run_script(script, tmp_path, *arguments)
+    assert f"{name} has strength" in said and f"{name}, member:{name}: " in said
     assert Pool.load(tmp_path / "grown" / "pool").members[-1] == name
 
 

@@ -1,11 +1,7 @@
 """The documentation's commands and code, run as written; links, pictures and lists are whole."""
 
-import os
 import re
 import runpy
-import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -19,9 +15,16 @@ from polyshot.data.importer import ImportOptions, import_source
 from polyshot.data.toy import draw_example
 from polyshot.methods.method import METHODS, find_methods
 from polyshot.pool.default import VARIABLE
-from polyshot.pool.pool import Pool
 from polyshot.predict.rules import RULES
-from tests.helpers import SHORTER, answers, embedded_tasks, from_table, random_pool
+from tests.helpers import (
+    answers,
+    embedded_tasks,
+    from_table,
+    quick_default,
+    random_pool,
+    run_here,
+    shortened,
+)
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -37,48 +40,32 @@ def blocks(page: str, language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tour")
-
-
-@pytest.fixture(scope="module")
-def environment() -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}
+    folder = tmp_path_factory.mktemp("tour")
+    quick_default().save(folder / "quick")
+    return folder
 
 
 TOUR = [line for block in blocks("tour.md", "console") for line in block.splitlines()]
 
 
 @pytest.mark.parametrize("command", TOUR)
-def test_the_tours_commands(command: str, workplace: Path, environment: dict[str, str]) -> None:
-    more = next((extra for start, extra in SHORTER.items() if command.startswith(start)), "")
-    more = more.replace("--set size=24", "")
-    child = subprocess.run(
-        command + more,
-        shell=True,
-        cwd=workplace,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert child.returncode == 0, child.stderr
+def test_the_tours_commands(command: str, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if command not in ("polyshot info default", "polyshot card default"):
+        monkeypatch.setenv(VARIABLE, str(workplace / "quick"))
+    run_here(shortened(command).replace("--set size=24", ""), workplace)
 
 
 @pytest.mark.parametrize("code", blocks("tour.md", "python"))
-def test_the_tours_code(code: str, workplace: Path, environment: dict[str, str]) -> None:
-    pool = Pool.default().with_views("one")  # five looks, and 40 updates, take half a minute
-    quick = replace(pool, adaptation=replace(pool.adaptation, updates=5))
-    quick.save(workplace / "glance")
-    child = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=workplace,
-        env=environment | {VARIABLE: str(workplace / "glance")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert child.returncode == 0 and "Expected accuracy" in child.stdout, child.stderr
+def test_the_tours_code(
+    code: str,
+    workplace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(workplace / "quick"))
+    monkeypatch.chdir(workplace)
+    exec(compile(code, "tour.md", "exec"), {"__name__": "__main__"})
+    assert "Expected accuracy" in capsys.readouterr().out
 
 
 # --- how to extend

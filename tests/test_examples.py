@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import random_pool
+from polyshot.pool.default import VARIABLE
+from tests.helpers import random_pool, run_script
 
 FOLDER = Path(__file__).parents[1] / "examples"
 QUICK = [
@@ -20,22 +21,10 @@ QUICK = [
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., str]:
+def run(tmp_path: Path, few_are_drawn: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     random_pool().save(tmp_path / "pool")
-
-    def go(script: str, *arguments: object) -> str:
-        child = subprocess.run(
-            [sys.executable, FOLDER / script, *map(str, arguments)],
-            cwd=tmp_path,
-            env=os.environ | {"POLYSHOT_POOL": "pool", "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert child.returncode == 0, child.stderr
-        return child.stdout
-
-    return go
+    monkeypatch.setenv(VARIABLE, "pool")
+    return lambda script, *arguments: run_script(FOLDER / script, tmp_path, *arguments)
 
 
 def test_every_example_has_a_test() -> None:
@@ -54,8 +43,19 @@ def test_classify_folders(
     assert len((tmp_path / "labels.csv").read_text().splitlines()) == 8
 
 
-def test_classify_folders_without_any(run: Callable[..., str]) -> None:
-    assert "wrote 100 labels to mine.csv" in run("classify_folders.py", "--out", "mine.csv")
+def test_classify_folders_without_any(tmp_path: Path) -> None:
+    """In a process of its own, as a user runs it."""
+    random_pool().save(tmp_path / "pool")
+    child = subprocess.run(
+        [sys.executable, FOLDER / "classify_folders.py", "--out", "mine.csv"],
+        cwd=tmp_path,
+        env=os.environ | {VARIABLE: "pool", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr
+    assert "wrote 100 labels to mine.csv" in child.stdout
 
 
 def test_use_from_python(run: Callable[..., str]) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import SHORTER, picture, random_pool
+from polyshot.pool.default import VARIABLE
+from tests.helpers import picture, quick_default, random_pool, run_here, shortened
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -34,9 +35,10 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("readme")
     for c, name in enumerate(("cat", "dog", "owl", "yak")):
         (folder / "photos" / name).mkdir(parents=True)
-        for i in range(9):
+        for i in range(6):
             picture(10 * c + i, (160, 120)).save(folder / "photos" / name / f"{i}.jpg")
     random_pool().save(folder / "small")
+    quick_default().save(folder / "quick")
     (folder / "new").mkdir()
     for i in range(3):
         picture(100 + i, (90, 200)).save(folder / "new" / f"{i}.jpg")
@@ -48,25 +50,33 @@ def test_the_readme_has_commands_and_code() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_work_as_written(workplace: Path, command: str) -> None:
-    more = next((extra for start, extra in SHORTER.items() if command.startswith(start)), "")
+def test_commands_work_as_written(
+    workplace: Path, command: str, few_are_drawn: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The pool that ships is slow, and tested elsewhere.
+    pool = "small" if command == "polyshot demo" else "quick"
+    monkeypatch.setenv(VARIABLE, str(workplace / pool))
+    run_here(shortened(command), workplace)
+
+
+def test_a_shell_finds_the_program(tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    # The demo ends with a classification; the pool that ships, which is slow, is tested elsewhere.
-    other = {"POLYSHOT_POOL": str(workplace / "small")} if command == "polyshot demo" else {}
     child = subprocess.run(
-        command + more,
+        "polyshot methods",
         shell=True,
-        cwd=workplace,
-        env=os.environ | {"PATH": path} | other,
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path},
         capture_output=True,
         text=True,
         check=False,
     )
     assert child.returncode == 0, child.stderr
+    assert "Snell et al., 2017" in child.stdout
 
 
 @pytest.mark.parametrize("code", blocks("python"))
 def test_code_works_as_written(workplace: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(workplace / "quick"))
     monkeypatch.chdir(workplace)
     exec(compile(code, "README.md", "exec"), {})
 

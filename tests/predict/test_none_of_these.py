@@ -236,9 +236,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Pool:
     names = ["glyphs", "textures", "vehicles"]
     packs = draw_packs(folder / "packs", names, size=24, per_class=16, workers=1)
     options = ["size=24", "model.width=8", "base.steps=160", "base.batch=64", "base.warm_up=5"]
-    config = override(
-        preset("tiny"), [*options, "base.validate_every=160", "validation_episodes=5"]
-    )
+    rarely = ["base.validate_every=160", "validation_episodes=5"]
+    config = override(preset("tiny"), [*options, *rarely])
     return train(packs, config, folder / "run", step="base", device="cpu")
 
 
