@@ -17,13 +17,13 @@ from tests.helpers import picture
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Torch and its company are hundreds of thousands of objects that live as long as the suite: the
-# collector need not walk over them again and again.
-gc.freeze()
 
+@pytest.fixture(scope="module", autouse=True)
+def old_objects_stay() -> None:
+    """Spare the garbage collector what lives as long as the suite: torch and its company.
 
-def pytest_collection_finish() -> None:
-    """Leave to the collector what tests make, not what was imported and collected for them."""
+    These are hundreds of thousands of objects, and grids collect garbage between their worlds.
+    """
     gc.collect()
     gc.freeze()
 

@@ -236,6 +236,20 @@ class Queries:
         """Embed queries with a network, of all tasks or of some: raw ``[E, Q, d]``."""
         return _gather(self.table.embed(network), self.query, rows)
 
+    def of_task(self, row: Tensor) -> "Queries":
+        """Return the queries of the task ``[1]``, on a table without other images."""
+        table, places = self.table, _rows(self.query, row)
+        count = places.shape[1]
+        if table.take is None or count >= table.count:
+            return Queries(table, places)
+        take = table.take
+
+        def some(positions: Tensor) -> Tensor:
+            return take(places[0, positions])
+
+        own = replace(table, take=some, count=count, cache=None, content="")
+        return Queries(own, torch.arange(count, device=places.device).unsqueeze(0))
+
     def query_images(self, rows: Tensor | None = None) -> Tensor:
         """Return the normalised query images of some tasks: ``[E, Q, 3, side, side]``."""
         return self.table.images(_rows(self.query, rows))

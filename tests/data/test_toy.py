@@ -5,7 +5,7 @@ from polyshot.data import toy
 from polyshot.errors import PolyshotError
 
 NAMES = sorted(toy.DOMAINS)
-SIZE, PER_CLASS = 24, 15
+SIZE, PER_CLASS = 24, 10
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_a_drawing_looks_the_same_at_every_size(name):
 
 
 def nearest_centroid(images, episodes=100, way=5, shot=5):
-    """Return the accuracy of raw pixels on 5-way 5-shot episodes with 10 queries a class."""
+    """Return the accuracy of raw pixels on 5-way 5-shot episodes with 5 queries a class."""
     rng = np.random.default_rng(0)
     pixels = images.reshape(-1, PER_CLASS, images[0].size).astype(np.float32)
     hits = []

@@ -82,6 +82,30 @@ def add_method(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return add
 
 
+@pytest.fixture(scope="module")
+def finished(
+    packs: list[Pack], tmp_path_factory: pytest.TempPathFactory, small_shape: None
+) -> Path:
+    """A grid with all its cells: leave it as it is."""
+    out = tmp_path_factory.mktemp("finished") / "grid"
+    run(packs, out)
+    return out
+
+
+@pytest.fixture
+def grid(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it to be changed."""
+    return Path(shutil.copytree(finished, tmp_path / "grid"))
+
+
+@pytest.fixture(scope="module")
+def whole(packs: list[Pack], tmp_path_factory: pytest.TempPathFactory, small_shape: None) -> Path:
+    """A grid of two methods that was never interrupted: leave it as it is."""
+    out = tmp_path_factory.mktemp("whole") / "grid"
+    run(packs, out, methods=["base", "protonet"])
+    return out
+
+
 # --- what is run
 
 
@@ -106,34 +130,29 @@ def test_what_is_there_is_not_run_again(packs: list[Pack], tmp_path: Path) -> No
     assert states(tmp_path) == before
 
 
-def test_a_finished_world_is_never_built(packs: list[Pack], tmp_path: Path) -> None:
-    run(packs, tmp_path)
-    shutil.rmtree(tmp_path / "worlds")
-    assert run(packs, tmp_path).measured == 0
-    assert not (tmp_path / "worlds").exists()
+def test_a_finished_world_is_never_built(packs: list[Pack], grid: Path) -> None:
+    shutil.rmtree(grid / "worlds")
+    assert run(packs, grid).measured == 0
+    assert not (grid / "worlds").exists()
 
 
-def test_only_a_missing_cell_is_measured_to_the_same_numbers(
-    packs: list[Pack], tmp_path: Path
-) -> None:
-    run(packs, tmp_path)
-    before = numbers(tmp_path)
-    (gone,) = (tmp_path / "results").rglob("*finetune*/seen-signs-*.jsonl")
+def test_only_a_missing_cell_is_measured_to_the_same_numbers(packs: list[Pack], grid: Path) -> None:
+    before = numbers(grid)
+    (gone,) = (grid / "results").rglob("*finetune*/seen-signs-*.jsonl")
     gone.unlink()
-    assert run(packs, tmp_path).measured == 1
-    assert numbers(tmp_path) == before
+    assert run(packs, grid).measured == 1
+    assert numbers(grid) == before
 
 
-def test_more_protocols_methods_and_seeds_share_a_folder(packs: list[Pack], tmp_path: Path) -> None:
-    run(packs, tmp_path)
-    done = run(packs, tmp_path, "seen", "unseen", seeds=2, adapt=False)
+def test_more_protocols_methods_and_seeds_share_a_folder(packs: list[Pack], grid: Path) -> None:
+    done = run(packs, grid, "seen", "unseen", seeds=2, adapt=False)
     assert done.cells == 2 * 2 * (2 + 3)
     assert done.before == 4
-    found = [key(result)[0:5:2] + key(result)[5:] for result in results(tmp_path)]
+    found = [key(result)[0:5:2] + key(result)[5:] for result in results(grid)]
     assert ("unseen", "signs", "none", ["textures"], 1) in found
     assert ("unseen", "other", "none", ["signs", "textures"], 0) in found
-    assert {result.seen for result in results(tmp_path) if result.protocol == "unseen"} == {False}
-    names = sorted(folder.name for folder in (tmp_path / "worlds").iterdir())
+    assert {result.seen for result in results(grid) if result.protocol == "unseen"} == {False}
+    names = sorted(folder.name for folder in (grid / "worlds").iterdir())
     assert len(names) == 6  # two seeds of both sources and of each alone
 
 
@@ -329,16 +348,15 @@ def stop_at(name: str, number: int) -> Callable[[str, int, int], None]:
 
 @pytest.mark.parametrize(("name", "number"), [(BAR, 3), ("base", 64), ("protonet", 1)])
 def test_an_interrupted_grid_goes_on_where_it_was(
-    packs: list[Pack], tmp_path: Path, name: str, number: int
+    packs: list[Pack], whole: Path, tmp_path: Path, name: str, number: int
 ) -> None:
     methods = ["base", "protonet"]
-    run(packs, tmp_path / "whole", methods=methods)
     with pytest.raises(KeyboardInterrupt):
         run(packs, tmp_path / "cut", methods=methods, report=stop_at(name, number))
     assert failures(tmp_path / "cut") == []
     done = run(packs, tmp_path / "cut", methods=methods)
     assert done.before == (3 if name == BAR else 4 if name == "protonet" else 0)
-    assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
+    assert numbers(tmp_path / "cut") == numbers(whole)
 
 
 def test_a_job_of_another_process_is_left_for_the_end(packs: list[Pack], tmp_path: Path) -> None:
@@ -399,14 +417,11 @@ def test_bad_input_is_refused_before_any_work(packs: list[Pack], tmp_path: Path)
 
 
 @pytest.mark.parametrize("text", ['{"method": "base"', "", "[]\n", '{"a": 1}\n'])
-def test_a_damaged_result_is_named_in_one_line(
-    packs: list[Pack], tmp_path: Path, text: str
-) -> None:
-    run(packs, tmp_path)
-    damaged = next((tmp_path / "results").rglob("*.jsonl"))
+def test_a_damaged_result_is_named_in_one_line(packs: list[Pack], grid: Path, text: str) -> None:
+    damaged = next((grid / "results").rglob("*.jsonl"))
     damaged.write_text(text)
     with pytest.raises(PolyshotError) as refused:
-        run(packs, tmp_path)
+        run(packs, grid)
     message = str(refused.value)
     assert str(damaged) in message and message.endswith("Delete this file and run again.")
     assert "\n" not in message

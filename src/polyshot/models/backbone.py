@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
 from polyshot.models.walk import Walk
 from polyshot.util.files import digest
@@ -216,13 +216,19 @@ def fused(network: AnyNetwork) -> AnyNetwork:
     for site in layers_of(network):
         layer = network.get_submodule(site.layer)
         norm = network.get_submodule(site.norm) if site.norm is not None else None
-        if isinstance(layer, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
-            _set(network, site.layer, fuse_conv_bn_eval(layer, norm))
-        elif isinstance(layer, nn.Linear) and isinstance(norm, nn.BatchNorm1d):
-            _set(network, site.layer, fuse_linear_bn_eval(layer, norm))
-        else:
+        if not (
+            (isinstance(layer, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d))
+            or (isinstance(layer, nn.Linear) and isinstance(norm, nn.BatchNorm1d))
+        ):
             continue
-        assert site.norm is not None
+        assert site.norm is not None and norm.running_mean is not None
+        assert norm.running_var is not None
+        # Into this copy: torch's functions for whole layers would copy each once more.
+        fuse = fuse_conv_bn_weights if isinstance(layer, nn.Conv2d) else fuse_linear_bn_weights
+        statistics = norm.running_mean, norm.running_var, norm.eps
+        layer.weight, layer.bias = fuse(
+            layer.weight, layer.bias, *statistics, norm.weight, norm.bias
+        )
         _set(network, site.norm, nn.Identity())
     return channels_last(network)
 

@@ -45,7 +45,8 @@ class OwnNetworks:
     def logits(self, queries: Queries) -> Tensor:
         """Classify the queries of the tasks `rows`: ``[k, W, Q]``."""
         if len(self.rows) == 1:  # as a plain network it is twice as fast
-            embeddings = queries.query_of(self.folded, self.rows)
+            # Nobody else asks this network: the table's other images are left alone.
+            embeddings = queries.of_task(self.rows).query_of(self.folded)
         else:
             images, views = queries.query_images, queries.table.views
             embeddings = embed_own(self.base, self.modulators, images, self.rows, views)
