@@ -565,10 +565,8 @@ QUICK = (
     " --set validation_episodes=5"
 )
 SHORTEST = (
-    " --episodes 2 --slow-episodes 2 --shots 5 --sources glyphs,signs --targets glyphs"
-    " --set finetune.epochs=2 --set finetune-all.steps=1 --set protomaml.more_steps=1"
-    # torch 2.13 crashes on a CPU in gradients of narrower networks with 75 images on two threads
-    " --set model.width=16"
+    " --episodes 2 --shots 5 --sources glyphs,signs --targets glyphs --set size=16"
+    " --methods base,finetune,protonet,select,average"  # test_cli_experiments.py has all of them
 )
 SHORTER = {
     "polyshot demo": QUICK + " --episodes 5",

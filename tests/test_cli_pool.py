@@ -658,7 +658,9 @@ def test_ctrl_c_in_a_classification(pool: Path, wild: Path, tmp_path: Path) -> N
 # --- demo
 
 
-def test_the_demo_can_be_left_and_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_can_be_left_and_entered(
+    tmp_path: Path, few_are_drawn: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     random_pool().save(tmp_path / "small")  # the README's demo ends with the pool that ships
     monkeypatch.setenv("POLYSHOT_POOL", str(tmp_path / "small"))
     out = tmp_path / "demo"
