@@ -18,7 +18,7 @@ from polyshot.errors import PolyshotError
 from polyshot.models.resnet import ResNet
 from polyshot.pool.pool import Pool
 from polyshot.training.run import train
-from tests.helpers import Interrupt, metrics_of, step_files, toy_packs, until_done, with_base
+from tests.helpers import TINY, Interrupt, metrics_of, step_files, toy_packs, until_done, with_base
 
 
 @pytest.mark.parametrize("every", [1, 4])
@@ -71,11 +71,20 @@ def start_process(packs: list[Pack], config: Config, folder: Path) -> subprocess
     return subprocess.Popen([*arguments, *paths], stderr=subprocess.DEVNULL)
 
 
+@pytest.fixture(scope="module")
+def longer(packs: list[Pack], tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
+    """A base that takes long enough to be killed on the way, trained without that."""
+    config = with_base(TINY, steps=60, validate_every=4)
+    out = tmp_path_factory.mktemp("longer") / "run"
+    train(packs, config, out, "base", "cpu")
+    return config, out
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_process_is_continued_to_the_same_bits(
-    how: signal.Signals, packs: list[Pack], config: Config, tmp_path: Path
+    how: signal.Signals, packs: list[Pack], longer: tuple[Config, Path], tmp_path: Path
 ) -> None:
-    config = with_base(config, steps=60, validate_every=4)
+    config, uninterrupted = longer
     process = start_process(packs, config, tmp_path)
     run, until = tmp_path / "run", time.monotonic() + 40
     while not list((run / "checkpoints").glob("base.pt")) and time.monotonic() < until:
@@ -86,8 +95,7 @@ def test_a_killed_process_is_continued_to_the_same_bits(
     assert (run / "checkpoints" / "base.pt").exists()
     assert not (run / "steps" / "base.safetensors").exists()
     train(packs, config, run, "base", "cpu")
-    train(packs, config, tmp_path / "whole", "base", "cpu")
-    assert step_files(run) == step_files(tmp_path / "whole")
+    assert step_files(run) == step_files(uninterrupted)
 
 
 def test_steps_that_are_done_are_skipped(packs: list[Pack], config: Config, whole: Path) -> None:
