@@ -16,9 +16,11 @@ demo: $(VENV)/.core
 	  $(BIN)/polyshot data episodes $$pack --picture $(DEMO)/sheets/$$name-episode.png || exit; done
 	@echo "Look at $(DEMO)/index.html, and at the contact sheets in $(DEMO)/sheets."
 
-# Most tests use one core, so several files run at once, each with one thread.
+# Most tests use one core, so several files run at once, each with one thread, in the order of
+# tests/conftest.py: the longest first.
 test: lint docs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile \
+	  --no-loadscope-reorder
 
 # What takes long, and is not in CI.
 slow: $(VENV)/.dev
