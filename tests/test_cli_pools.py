@@ -133,7 +133,7 @@ def test_bad_input_is_refused_and_changes_nothing(
     before = states(own)
     other = draw_packs(tmp_path / "other", ["aerial"], size=16, per_class=2, workers=1)[0]
     assert "already" in refused("pool", "add", own, packs / "signs", *QUICK)
-    assert "import it with --size 24" in refused("pool", "add", own, other.path, *QUICK)
+    assert "import it again with --size 24" in refused("pool", "add", own, other.path, *QUICK)
     assert "is no pack" in refused("pool", "add", own, tmp_path / "nowhere")
     assert "is no pool" in refused("pool", "add", tmp_path / "nowhere", packs / "flowers")
     bad = ("--set", "modulator.stepz=3")

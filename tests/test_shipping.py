@@ -443,7 +443,7 @@ def test_the_shipped_pool_its_card_and_the_page_belong_together() -> None:
 def test_the_shipped_pool_labels_images_that_it_has_never_seen(tmp_path: Path) -> None:
     example = draw_example(tmp_path / "example", "flowers")
     pool = Pool.default().with_views("one")
-    quick = replace(pool, adaptation=replace(pool.adaptation, updates=10))
+    quick = replace(pool, adaptation=replace(pool.adaptation, updates=4))
     answer = label_files(quick, example.support, [example.query])
     right, count = example.right((row.path, row.label) for row in answer.rows)
     assert count == 100 and right > 70  # 20 by chance
