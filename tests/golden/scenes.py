@@ -197,7 +197,6 @@ def task_batches(
     """Draw tasks of so many shots, and as many of uneven shots, as positions in one table."""
     queries = 4
     images = torch.from_numpy(pictures(seed, way + 1, each, pool.size))
-    table = Table.of(images, pool.device, pool.views)
     draw = np.random.default_rng(seed)
     support, query = [], []
     for _ in range(tasks):
@@ -206,7 +205,10 @@ def task_batches(
         support.append(chosen[:, :shot])
         query.append(chosen[:, shot:].flatten()[draw.permutation(way * (each - shot))[:queries]])
     mask = torch.arange(shot) < torch.arange(way)[:, None] % shot + 1  # 1, 2, 3, 1 images
-    where = torch.tensor(np.stack(query)), torch.tensor(np.stack(support))
+    asked, known = torch.tensor(np.stack(query)), torch.tensor(np.stack(support))
+    used = torch.cat([asked.flatten(), known.flatten()]).unique()  # the others are not embedded
+    table = Table.of(images[used], pool.device, pool.views)
+    where = torch.searchsorted(used, asked), torch.searchsorted(used, known)
     uneven = torch.stack([mask.roll(i, 0) for i in range(tasks)])
     return {
         "even": Tasks(table, *where),

@@ -7,7 +7,7 @@ for each kind of modulator and of mixing. A rival is tested with every adaptatio
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -104,15 +104,59 @@ def fitted(world: TrainingRun) -> Fits:
     return Fits(world)
 
 
-@pytest.fixture(scope="session")
-def other_world(packs: list[Pack], tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
-    """The same world in another folder."""
-    return make_run(packs, tmp_path_factory.mktemp("other"), config=LEARNED)
+class Interrupt:
+    """A progress callback that raises KeyboardInterrupt after two updates of each step."""
+
+    def __init__(self) -> None:
+        self.told: set[str] = set()
+        self.stopped: set[tuple[str, int]] = set()
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        if step.startswith("embed"):  # which starts again every time
+            return
+        self.told.add(step)
+        if len({where for name, where in self.stopped if name == step}) < 2:
+            self.stopped.add((step, done))
+            raise KeyboardInterrupt
+
+
+def chance_states() -> tuple[Tensor, object, str]:
+    return torch.get_rng_state(), random.getstate(), str(np.random.get_state())  # noqa: NPY002
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A method that was interrupted again and again while it was fitted."""
+
+    fitted: Fitted
+    interrupt: Interrupt
+    before: tuple[Tensor, object, str]
+    """States of the generators, others than those of the world that nothing interrupted."""
+    after: tuple[Tensor, object, str]
+
+
+class Resumptions:
+    """The same world in another folder: each method is fitted there when it is asked for."""
+
+    def __init__(self, packs: list[Pack], folder: Path):
+        self.packs, self.folder = packs, folder
+        self._resumed: dict[str, Resumed] = {}
+
+    def __call__(self, name: str) -> Resumed:
+        if name not in self._resumed:
+            interrupt = Interrupt()
+            torch.manual_seed(1234)
+            before = chance_states()
+            made, _ = until_done(  # each time as a new process would
+                lambda: fit(name, make_run(self.packs, self.folder, interrupt, LEARNED))
+            )
+            self._resumed[name] = Resumed(made, interrupt, before, chance_states())
+        return self._resumed[name]
 
 
 @pytest.fixture(scope="session")
-def interrupted_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("interrupted")
+def resumed(packs: list[Pack], tmp_path_factory: pytest.TempPathFactory) -> Resumptions:
+    return Resumptions(packs, tmp_path_factory.mktemp("interrupted"))
 
 
 @every_path
@@ -298,25 +342,21 @@ def test_a_problem_that_it_must_solve(name: str, adaptation: str, fitted: Fits) 
     assert (answers.argmax(-1) == right).float().mean() > 0.9
 
 
-def chance_states() -> tuple[Tensor, object, str]:
-    return torch.get_rng_state(), random.getstate(), str(np.random.get_state())  # noqa: NPY002
-
-
 @every_method
 def test_chance_is_the_worlds_alone(
-    name: str, fitted: Fits, other_world: TrainingRun, packs: list[Pack]
+    name: str, fitted: Fits, resumed: Resumptions, packs: list[Pack]
 ) -> None:
     """Another folder and another state of the generators: the same bits, and states as before."""
     tasks = tasks_of(packs[0], USUAL)
     expected = {a: fitted(name).predict(tasks, a) for a in adaptations_of(name)}
+    again = resumed(name)
     torch.manual_seed(1234)
     before = chance_states()
-    again = fit(name, other_world)
     for adaptation, answers in expected.items():
-        assert torch.equal(again.predict(tasks, adaptation), answers)
-    after = chance_states()
-    assert torch.equal(before[0], after[0])
-    assert before[1:] == after[1:]
+        assert torch.equal(again.fitted.predict(tasks, adaptation), answers)
+    for one, other in ((before, chance_states()), (again.before, again.after)):
+        assert torch.equal(one[0], other[0])
+        assert one[1:] == other[1:]
 
 
 @every_method
@@ -337,36 +377,17 @@ def test_what_is_trained_is_read(
         assert torch.equal(again.predict(tasks, adaptation), answers)
 
 
-class Interrupt:
-    """A progress callback that raises KeyboardInterrupt after two updates of each step."""
-
-    def __init__(self) -> None:
-        self.told: set[str] = set()
-        self.stopped: set[tuple[str, int]] = set()
-
-    def __call__(self, step: str, done: int, total: int) -> None:
-        if step.startswith("embed"):  # which starts again every time
-            return
-        self.told.add(step)
-        if len({where for name, where in self.stopped if name == step}) < 2:
-            self.stopped.add((step, done))
-            raise KeyboardInterrupt
-
-
 @every_method
 def test_interrupted_again_and_again_it_ends_with_the_same_bits(
-    name: str, fitted: Fits, interrupted_folder: Path, packs: list[Pack]
+    name: str, fitted: Fits, resumed: Resumptions, packs: list[Pack]
 ) -> None:
-    interrupt = Interrupt()
-    again, _ = until_done(  # each time as a new process would
-        lambda: fit(name, make_run(packs, interrupted_folder, interrupt, LEARNED))
-    )
-    assert len(interrupt.stopped) == 2 * len(interrupt.told)
+    again = resumed(name)
+    assert len(again.interrupt.stopped) == 2 * len(again.interrupt.told)
     tasks = tasks_of(packs[0], USUAL)
     for adaptation in adaptations_of(name):
         expected = fitted(name).predict(tasks, adaptation)
-        assert torch.equal(again.predict(tasks, adaptation), expected)
-    assert not list(interrupted_folder.rglob("*.pt"))
+        assert torch.equal(again.fitted.predict(tasks, adaptation), expected)
+    assert not list(resumed.folder.rglob("*.pt"))
 
 
 @every_path
