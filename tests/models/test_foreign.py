@@ -226,7 +226,7 @@ def test_a_function_is_a_backbone(tmp_path: Path) -> None:
     images = pixels()
     labels = [0, 0, 1, 1]
     chosen = pool.classifier().fit(images, labels)
-    assert chosen.adaptation_ == "head" and chosen.predict(images).shape == (4,)
+    assert chosen.adaptation_ == "ridge" and chosen.predict(images).shape == (4,)
     mapped = pool.classifier(adaptation="tsa").fit(images, labels)  # a map of the embedding alone
     assert mapped.predict(images).shape == (4,)
     pool.save(tmp_path / "pool")
