@@ -9,7 +9,7 @@ import torch
 
 from polyshot.classifier import FewShotClassifier
 from polyshot.errors import PolyshotError
-from polyshot.evaluation.evaluate import evaluate
+from polyshot.evaluation.evaluate import confusion, evaluate
 from polyshot.models import loaders
 from polyshot.pool import default, forms
 from polyshot.pool.forms import load_pools
@@ -132,6 +132,8 @@ def test_evaluate_measures_several_pools(lite0: Pool) -> None:
     )
     assert (first.adaptation, second.adaptation) == ("none", "auto")
     assert first.pool == second.pool not in (ours.hash, lite0.hash)
+    counts = confusion([lite0, ours], pack, "auto", episodes=3, part="all")
+    assert int(counts.diagonal().sum()) == round(first.mean * int(counts.sum()))
 
 
 def test_the_forms_of_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

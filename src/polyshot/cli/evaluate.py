@@ -114,7 +114,7 @@ def evaluate(
                 append_results(out, found)  # what comes after may be interrupted
             if confusion:
                 how["report"] = None  # once is enough
-                counts = evaluation.confusion(loaded, pack, rules[-1], *drawn, **how)
+                counts = evaluation.confusion(pools, pack, rules[-1], *drawn, **how)
                 picture = confusion_picture(counts, pack, f"{name}: {rules[-1]}, {target.shape}")
                 save_picture(picture, confusion / f"{name}.png")
         if page is None and not packed:

@@ -243,7 +243,7 @@ def evaluate(
 
 
 def confusion(
-    pool: Pool,
+    pool: Pool | Sequence[Pool],
     pack: Pack,
     method: str,
     shape: Shape | None = None,
@@ -258,9 +258,9 @@ def confusion(
     C is the number of the domain's classes; rows of classes outside of `part` are zero. Two classes
     are confused only in the episodes that hold both.
     """
-    shape = shape or EpisodeShape()
+    shape, pools = shape or EpisodeShape(), [pool] if isinstance(pool, Pool) else list(pool)
     check_adaptation(adaptation)
-    target = _target(pool, pack, shape, episodes, seed, part, **how)
+    target = _target(pools[0], pack, shape, episodes, seed, part, **how)
     count = len(pack.domain.class_names)
     result = torch.zeros(count * count, dtype=torch.int64)
 
@@ -271,8 +271,8 @@ def confusion(
         cells = actual * count + tasks.classes.gather(1, ways[0])
         result.add_(torch.bincount(cells[truth >= 0], minlength=count * count))
 
-    predict = partial(predict_ensemble, [pool], rules=[method], adaptation=adaptation)
-    measure(predict, target.groups(shape), pool.config.dim, adaptation, note)
+    predict = partial(predict_ensemble, pools, rules=[method], adaptation=adaptation)
+    measure(predict, target.groups(shape), pools[0].config.dim, adaptation, note)
     return result.view(count, count)
 
 
