@@ -16,6 +16,7 @@ from polyshot.config import (
     preset,
     to_dict,
 )
+from polyshot.data.augment import Augment
 from polyshot.errors import PolyshotError
 
 
@@ -28,14 +29,24 @@ def test_presets_survive_json(name: str) -> None:
 
 
 def test_the_paper_preset_is_faithful() -> None:
-    """Adam, 1e-3, no regularisation of any kind, Euclidean, 72 px, the full network."""
+    """Adam, 1e-3, no regularisation of any kind, Euclidean, 72 px, the full network.
+
+    Where the text is silent it is plain: images as they are, a constant rate, nothing clipped.
+    """
     config = preset("paper")
     base, selector = config.base, config.selector
     assert (base.optimiser, base.learning_rate, base.weight_decay) == ("adam", 1e-3, 0.0)
     assert (base.label_smoothing, base.mix, selector.dropout, selector.weight_decay) == (0, 0, 0, 0)
     assert (config.metric, config.size, config.model.dim) == ("euclidean", 72, 512)
     assert config.modulator.strengths == (1.0,) and config.modulator.learning_rate == 1e-3
-    assert config.adaptation.start == "random" and config.adaptation.steps == 100
+    for own in (base, config.modulator, selector):
+        assert (own.schedule, own.clip) == ("constant", 0)
+    assert base.warm_up == 0 and base.cool_down == 0
+    assert base.augment == config.modulator.augment == Augment()
+    assert base.sampling == 1  # one aggregated dataset
+    head = config.adaptation
+    assert (head.start, head.head_optimiser, head.steps) == ("random", "adam", 100)
+    assert (head.learning_rate, head.pull) == (1e-3, 0)
 
 
 def test_options_override_single_fields() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from polyshot.data.augment import STRONG, WEAK, Augment
+from polyshot.data.augment import PLAIN, STRONG, WEAK, Augment
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, unknown
 from polyshot.models.heads import Metric
@@ -20,8 +20,11 @@ from polyshot.models.views import Views
 from polyshot.util.checks import Count, Range, Share, build, check_fields, replaced
 
 Optimiser = Literal["adam", "sgd"]
+Course = Literal["cosine", "constant"]
+"""How a learning rate goes after its warm-up: down to zero along a cosine, or nowhere."""
 Layer = Literal["linear", "cosine"]
 Rate = Annotated[float, Range(0, 1000)]
+Clip = Annotated[float, Range(0, 1e9)]
 
 MOST = 10**7
 """Of what is held in memory at once."""
@@ -38,9 +41,11 @@ class BaseConfig:
     optimiser: Optimiser = "sgd"
     """`sgd` is Nesterov with momentum 0.9."""
     learning_rate: float = 0.4
-    """Its peak: it warms up linearly and falls to zero along a cosine."""
+    """Its peak, to which it warms up linearly."""
     warm_up: Count = 200
     """Updates until the peak."""
+    schedule: Course = "cosine"
+    """How it goes on from there."""
     weight_decay: float = 5e-4
     """On the weights of convolutions and the classifier, not on biases and batch norm."""
     classifier: Layer = "linear"
@@ -55,8 +60,8 @@ class BaseConfig:
     """Share of the updates, at the end, with weak augmentation and no mixing."""
     sampling: float = 0.5
     """A source of n images is drawn from with weight n to this power."""
-    clip: float = 5.0
-    """Largest norm of the gradient."""
+    clip: Clip = 5.0
+    """Largest norm of the gradient; 0 lets it be as large as it is."""
     validate_every: int = 500
     """Updates between two looks at the validation classes; the best state is kept."""
 
@@ -77,15 +82,17 @@ class ModulatorConfig:
     shape: EpisodeShape = field(default_factory=EpisodeShape)
     """Shape of the training episodes."""
     learning_rate: float = 1e-3
-    """Adam's, falling to zero along a cosine."""
+    """Adam's."""
+    schedule: Course = "cosine"
+    """How it goes on from there."""
     channel_learning_rate: float = 3e-3
     """The same for `channel` modulators: their few numbers want more (research/recipe.md §3)."""
     weight_decay: float = 0.0
     """Decoupled, towards the identity."""
     augment: Augment = WEAK
     """Augmentation of support and query images."""
-    clip: float = 5.0
-    """Largest norm of the gradient."""
+    clip: Clip = 5.0
+    """Largest norm of the gradient; 0 lets it be as large as it is."""
     validate_every: int = 100
     """Updates between two looks at the validation classes; the best state is kept."""
     strengths: tuple[Annotated[float, Range(-100, 100)], ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -116,12 +123,14 @@ class SelectorConfig:
     """On the hidden layer."""
     learning_rate: float = 1e-3
     """AdamW's."""
+    schedule: Course = "cosine"
+    """How it goes on from there."""
     weight_decay: float = 0.05
     """Decoupled."""
     standardise: bool = True
     """Scale the task representation to unit norm, then to zero mean and unit variance."""
-    clip: float = 5.0
-    """Largest norm of the gradient."""
+    clip: Clip = 5.0
+    """Largest norm of the gradient; 0 lets it be as large as it is."""
     validate_every: int = 100
     """Updates between two looks at the validation classes; the best state is kept."""
 
@@ -130,7 +139,7 @@ class SelectorConfig:
 class AdaptationConfig:
     """Further adaptation, learned on the support set.
 
-    The first four are those of `head`, a linear head on frozen embeddings, the last two those of
+    The first five are those of `head`, a linear head on frozen embeddings, the last two those of
     `ridge`, such a head in closed form; the others those of `pa`, a linear map of embeddings, and
     `tsa`, a modulator of the task's own with such a map.
     """
@@ -144,12 +153,16 @@ class AdaptationConfig:
     """Of fields, as options and files of before have them."""
 
     start: Literal["prototypes", "random"] = "prototypes"
-    """`random` is the recipe of *A Closer Look at Few-shot Classification*; `prototypes` starts at
-    the prototypes' classifier on unit embeddings and is pulled towards it."""
+    """`random` is a fresh linear layer, as in *A Closer Look at Few-shot Classification*;
+    `prototypes` starts at the classifier of the prototypes of unit embeddings and is pulled towards
+    it."""
+    head_optimiser: Optimiser = "sgd"
+    """Of a random start: `sgd` in batches of four as in *A Closer Look*, or `adam` on the whole
+    support set at once. From prototypes it is always Adam."""
     steps: Count = 100
-    """Updates on the support set."""
+    """Updates on the support set; of SGD, passes over it."""
     learning_rate: Rate = 1e-2
-    """Adam's from prototypes, SGD's from a random start."""
+    """Of the head."""
     pull: Rate = 1e-3
     """Weight of the squared distance from the start (weight decay of a random start)."""
     updates: Count = 40
@@ -294,15 +307,28 @@ PRESETS: dict[str, Config] = {
             optimiser="adam",
             learning_rate=1e-3,
             warm_up=0,
+            schedule="constant",
             weight_decay=0.0,
             label_smoothing=0.0,
-            augment=WEAK,
+            augment=PLAIN,
             mix=0.0,
             cool_down=0.0,
+            sampling=1.0,  # one large dataset: every image alike
+            clip=0.0,
         ),
-        modulator=ModulatorConfig(strengths=(1.0,), channel_learning_rate=1e-3),
-        selector=SelectorConfig(dropout=0.0, weight_decay=0.0, standardise=False),
-        adaptation=AdaptationConfig(start="random", learning_rate=0.01, pull=1e-3),
+        modulator=ModulatorConfig(
+            strengths=(1.0,),
+            channel_learning_rate=1e-3,
+            schedule="constant",
+            augment=PLAIN,
+            clip=0.0,
+        ),
+        selector=SelectorConfig(
+            dropout=0.0, weight_decay=0.0, standardise=False, schedule="constant", clip=0.0
+        ),
+        adaptation=AdaptationConfig(
+            start="random", head_optimiser="adam", learning_rate=1e-3, pull=0.0
+        ),
     ),
     "strong": Config(preset="strong", views="five"),
 }
@@ -350,6 +376,8 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 LATER: Mapping[str, Any] = {
+    "schedule": "cosine",
+    "head_optimiser": "sgd",
     "backbone": OURS,
     "rank": RANK,
     "sites": (),

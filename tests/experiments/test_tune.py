@@ -1,6 +1,7 @@
 """Tuning on validation classes: the best point wins, and none is tried twice."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +97,68 @@ def test_the_best_point_is_chosen_and_none_tried_twice(
     assert states(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    ("best", "beyond"),
+    [
+        (1e-2, []),  # inside
+        (1e-4, [1e-4, 1e-5]),  # the best is beyond the lower end, and is passed
+        (30.0, [1.0, 10.0, 100.0]),  # until it gets worse
+        (1e5, [1.0, 10.0, 100.0, 1000.0]),  # or enough is enough
+    ],
+)
+def test_a_grid_goes_on_beyond_the_end_that_is_best(
+    packs: list[Pack],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    best: float,
+    beyond: list[float],
+) -> None:
+    """Ways that are known fall with the distance from the best rate; what has no factor stays."""
+    find_methods()
+
+    def fit(_: TrainingRun, settings: Settings) -> Fitted:
+        apart = abs(math.log10(settings["rate"] / best)) + abs(settings["switch"] - 1)
+        return Graded(apart)
+
+    method = Method(
+        "graded",
+        "paper",
+        "about",
+        fit,
+        settings={"rate": 1.0, "switch": 0},
+        grid={"rate": (1e-3, 1e-2, 1e-1), "switch": (0, 1)},
+    )
+    monkeypatch.setitem(METHODS, "graded", method)
+    found = tune(["graded"], packs, SMALL, tmp_path)
+    assert [point.settings for point in found[:6]] == points(method)
+    assert [point.settings["rate"] for point in found[6:]] == beyond
+    assert all(point.settings["switch"] == 1 for point in found[6:])
+    assert tune(["graded"], packs, SMALL, tmp_path) == found
+    chosen = noted(tmp_path)["tiny"]["graded"]
+    assert [point.settings for point in found if point.best] == [chosen["settings"]]
+
+
+class Graded(Skilled):
+    """Right on a share of the queries that falls with what it is given."""
+
+    def __init__(self, apart: float):
+        self.apart = apart
+
+    def predict(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
+        right = torch.arange(tasks.way).repeat_interleave(tasks.query.shape[1] // tasks.way)
+        known = round(tasks.query.shape[1] * (1 - self.apart / 10))
+        right[known:] = (right[known:] + 1) % tasks.way
+        return torch.eye(tasks.way)[right].expand(len(tasks), -1, -1)
+
+
+def test_heads_are_searched_on_the_base(packs: list[Pack], tmp_path: Path) -> None:
+    found = tune(["base"], packs, SMALL, tmp_path)
+    rates = [point.settings["head_rate"] for point in found]
+    assert rates[:4] == list(METHODS["base"].grid["head_rate"])
+    assert len({point.validation for point in found}) > 1
+    assert len(list(tmp_path.glob("worlds/*/pool-*/steps/base.safetensors"))) == 1
+
+
 def test_an_interrupted_tuning_goes_on(
     packs: list[Pack], tmp_path: Path, tried: list[Settings]
 ) -> None:
@@ -125,16 +188,15 @@ def test_other_presets_and_methods_stay_and_other_data_start_anew(
 
 def test_real_methods_are_trained_once_a_point(packs: list[Pack], tmp_path: Path) -> None:
     found = tune(["protonet"], packs, SMALL, tmp_path)
-    assert [point.settings["learning_rate"] for point in found] == list(
-        METHODS["protonet"].grid["learning_rate"]
-    )
+    declared = METHODS["protonet"].grid["learning_rate"]
+    assert [point.settings["learning_rate"] for point in found][: len(declared)] == list(declared)
     assert all(0 <= point.validation <= 1 for point in found)
     assert sum(point.best for point in found) == 1
     assert len(list(tmp_path.glob("worlds/*/rivals/protonet-*.safetensors"))) == len(found)
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("base", "nothing to tune in base"), ("protnet", "Did you mean")]
+    ("name", "message"), [("select", "nothing to tune in select"), ("protnet", "Did you mean")]
 )
 def test_what_cannot_be_tuned_is_refused(
     packs: list[Pack], tmp_path: Path, name: str, message: str

@@ -7,7 +7,7 @@ All images are drawn by numpy.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,6 +66,12 @@ FIRST = 3
 """Updates in float32. A ReLU that rounding turns on or off changes a gradient by a hundredth, and
 a few such updates later the weights have nothing in common: with two threads instead of one, four
 in ten labels differ after twenty updates. In float64 that does not happen."""
+BEFORE: Mapping[str, Mapping[str, float]] = {
+    **{name: {"per_source": 0, "fall_back": 0} for name in ("protonet", "feat", "tadam")},
+    "protomaml": {"per_source": 0, "fall_back": 0, "cosine": 0},
+    "finetune-all": {"turns": 0},
+}
+"""Settings of rivals that mean what was before, where their own have changed since."""
 FEW = {"steps": 4, "epochs": 20, "more_steps": 8}
 """The most that methods may learn on a support set, by the names of their settings."""
 
@@ -436,6 +442,7 @@ def rivals() -> Arrays:
         tasks = draw_tasks(images, 0, sampler, 2, frozen=True)
         for method in find_methods():
             settings = {k: min(v, FEW.get(k, v)) for k, v in method.settings.items()}
+            settings |= BEFORE.get(method.name, {})
             fitted = method.fit(world, settings)
             for adaptation in method.adaptations:
                 chances = fitted.predict(tasks, adaptation).detach().numpy()
@@ -466,6 +473,7 @@ def run_grid(
         methods=["base", "protonet", "select", "average"],
         episodes=8,
         shapes=(SHAPE, EpisodeShape(5, 1, 3)),
+        overrides=BEFORE,
     )
     done = reproduce(request, sources, others, config, folder, command="polyshot reproduce")
     assert not done.failed, done.failed

@@ -4,6 +4,7 @@ Rules over the pool share their code: each is tested once without adaptation, an
 for each kind of modulator and of mixing. A rival is tested with every adaptation that it knows.
 """
 
+import json
 import random
 import re
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from polyshot.methods.method import METHODS, Fitted, check_adaptation, find_meth
 from polyshot.predict.rules import RULES
 from polyshot.tasks import Table, Tasks
 from polyshot.training.training_run import TrainingRun
+from polyshot.util.files import read_weights
 from tests.helpers import (
     CPU,
     LEARNED,
@@ -410,7 +412,47 @@ def test_it_says_what_it_is(name: str) -> None:
     assert set(method.slow) <= set(method.adaptations)
     assert set(method.grid) <= set(method.settings)
     points = np.prod([len(values) for values in method.grid.values()])
-    assert points <= 6, "a small grid"
+    assert points <= 8, "a small grid"
+    assert method.tuned_with in method.adaptations
+
+
+TRAINED = [method.name for method in find_methods() if "fall_back" in method.settings]
+"""Rivals that are trained by episodes, from the base."""
+
+
+def test_trained_rivals_have_the_budget_of_all_modulators(world: TrainingRun) -> None:
+    own = world.config.modulator
+    wanted = len(world.packs) * own.steps * own.episodes
+    assert TRAINED == ["protonet", "feat", "protomaml", "tadam"]
+    for name in [*TRAINED, "select", "average-channel", "auto"]:
+        method = METHODS[name]
+        assert method.training_episodes(world, method.settings) == wanted, name
+    for name in ("base", "finetune", "finetune-all"):
+        assert METHODS[name].training_episodes(world, METHODS[name].settings) == 0, name
+    scratch = METHODS["simple-avg"]
+    assert scratch.training_episodes(world, scratch.settings) == 2.5 * wanted
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_training_that_only_harms_falls_back_to_its_start(
+    name: str, packs: list[Pack], tmp_path: Path
+) -> None:
+    world = make_run(packs, tmp_path, config=LEARNED)
+    few = {key: 2 for key in METHODS[name].settings if key.endswith("steps")}
+    for fall_back in (1, 0):
+        harm = {**METHODS[name].settings, **few, "learning_rate": 100.0, "fall_back": fall_back}
+        METHODS[name].fit(world, harm)
+        file = max(world.out.glob(f"rivals/{name}-*.safetensors"), key=lambda f: f.stat().st_mtime)
+        assert (read_weights(file)[1]["best"] == 0) == bool(fall_back)
+        looks = [json.loads(line) for line in metrics_of(file).read_text().splitlines()]
+        seen = {look["number"]: look["validation"] for look in looks if "validation" in look}
+        assert (0 in seen) == bool(fall_back)
+        if fall_back:
+            assert seen[0] == max(seen.values())
+
+
+def metrics_of(file: Path) -> Path:
+    return file.with_name(f"{file.stem}-metrics.jsonl")
 
 
 @every_method

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -11,12 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
+from polyshot.config import AdaptationConfig
 from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.finetune import learn_networks
 from polyshot.methods.protomaml import ProtoMaml, ProtoMamlLearner
-from polyshot.models.heads import prototype_logits, prototypes
+from polyshot.methods.prototypes import Prototypes
+from polyshot.models.heads import Metric, prototype_logits, prototypes
 from polyshot.models.resnet import ResNet, ResNetConfig
-from polyshot.models.views import CROPS, VIEWS, View
+from polyshot.models.views import CROPS, VIEWS, View, Views
 from polyshot.tasks import Tasks
 from polyshot.training.episodic import EpisodeBatch
 from tests.helpers import from_table
@@ -58,6 +61,37 @@ def test_without_steps_it_is_protonet() -> None:
     weight, bias = ProtoMamlLearner(base, 0, 0.01).head(given.support_images())
     apart = query @ weight.mT + bias.unsqueeze(1) - wanted
     torch.testing.assert_close(apart, apart[..., :1].expand_as(apart), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("views", ["one", "five"])
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_without_steps_it_is_prototypes_with_the_same_views(metric: Metric, views: Views) -> None:
+    base, given = network(), tasks(4, way=4, shot=3)
+    given = replace(given, table=replace(given.table, views=views))
+    scale = 10.0 if metric == "cosine" else 1 / math.sqrt(base.config.dim)
+    wanted = Prototypes(base, metric, scale, AdaptationConfig()).predict(given)
+    found = ProtoMaml(ProtoMamlLearner(base, 0, 0.01, metric), 0, 2).predict(given)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+    once = replace(given, table=replace(given.table, views="one"))
+    assert views == "one" or not torch.allclose(
+        found, ProtoMaml(ProtoMamlLearner(base, 0, 0.01, metric), 0, 2).predict(once), atol=1e-3
+    )
+
+
+def test_by_cosine_its_steps_fit_the_support_set_and_train_the_base() -> None:
+    given, shape = tasks(2), EpisodeShape(3, 2, 4)
+    learner = ProtoMamlLearner(network().requires_grad_(True), 2, 0.05, "cosine")
+    learner.eval()
+    gradient = torch.autograd.grad(learner.loss(batch(given, shape)), learner.base.conv1.weight)[0]
+    assert float(gradient.norm()) > 0
+    images, labels = given.support_images(), torch.arange(3).repeat_interleave(2).repeat(2)
+    start = tuple(value.detach() for value in learner.head(images))
+    losses = []
+    for steps in (0, 20):
+        learned = learner._learned(start, images, given.present, steps)  # type: ignore[arg-type]
+        logits = learned.logits(learner.base, images.flatten(1, 2)).flatten(0, 1)
+        losses.append(float(F.cross_entropy(logits, labels).detach()))
+    assert losses[1] < losses[0]
 
 
 def one_by_one(base: ResNet, images: Tensor, query: Tensor, steps: int, rate: float) -> Tensor:

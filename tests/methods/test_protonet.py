@@ -14,7 +14,7 @@ from polyshot.methods.prototypes import Prototypes
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.predict.adapt.head import adapt_heads, head_logits
 from polyshot.training.episodic import EpisodeBatch
-from polyshot.training.training_run import TrainingRun
+from polyshot.training.training_run import TrainingRun, settings_mark
 from tests.helpers import LEARNED, SMALL, make_run, random_base, tasks_of
 
 SHAPE = EpisodeShape(4, 2, 3)
@@ -41,7 +41,7 @@ def test_protonet_learns_squared_distances() -> None:
 
 def test_protonet_changes_a_copy_of_the_base(world: TrainingRun) -> None:
     before = {name: tensor.clone() for name, tensor in world.base().state_dict().items()}
-    fitted = fit("protonet", world)
+    fitted = fit("protonet", world, fall_back=0)
     assert isinstance(fitted, Prototypes)
     assert fitted.note == "from the base"
     after = world.base().state_dict()
@@ -69,6 +69,18 @@ def test_a_plan_is_a_modulators(world: TrainingRun) -> None:
     assert (plan.steps, plan.episodes, plan.shape) == (10, own.episodes, own.shape)
     assert (plan.learning_rate, plan.weight_decay) == (0.5, 0.25)
     assert plan.validate_every == 2
+    assert not plan.from_start
+    equal = episodic_plan(world, {"learning_rate": 0.5, "per_source": 1, "fall_back": 1})
+    assert equal.steps == own.steps * len(world.packs)
+    assert equal.from_start
+    # Plans and settings of before keep their marks, so that what they trained is found again.
+    assert {"schedule", "from_start"}.isdisjoint(plan.for_mark())
+    assert settings_mark({"learning_rate": 1, "fall_back": 0}) == settings_mark(
+        {"learning_rate": 1}
+    )
+    assert settings_mark({"learning_rate": 1, "fall_back": 1}) != settings_mark(
+        {"learning_rate": 1}
+    )
 
 
 def test_simple_avg_averages_networks_of_single_sources(

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,8 +14,11 @@ from polyshot.util import counter_rng
 RECIPES = {
     "prototypes": AdaptationConfig(steps=40),
     "random": AdaptationConfig(start="random", steps=12, learning_rate=0.01, pull=1e-3),
+    "random by adam": AdaptationConfig(
+        start="random", head_optimiser="adam", steps=30, learning_rate=0.003, pull=1e-3
+    ),
 }
-both_recipes = pytest.mark.parametrize("start", RECIPES)
+every_recipe = pytest.mark.parametrize("start", RECIPES)
 
 
 def embeddings(*shape: int, seed: int = 0) -> Tensor:
@@ -47,14 +51,35 @@ def by_autograd(images: Tensor, labels: Tensor, config: AdaptationConfig) -> Ten
     return weight.detach()
 
 
-def by_sgd(support: Tensor, mask: Tensor, config: AdaptationConfig) -> tuple[Tensor, Tensor]:
-    """One head as A Closer Look learns it, with torch's own linear layer and SGD."""
-    way, shot, dim = support.shape
+def fresh_layer(way: int, dim: int) -> nn.Linear:
+    """The layer that every random head starts from."""
     layer = nn.Linear(dim, way)
     rows = torch.arange(way)
     values = (2 * counter_rng.uniform(counter_rng.key("head"), rows, dim + 1).T - 1) / dim**0.5
     layer.weight.data, layer.bias.data = values[:, :dim].clone(), values[:, dim].clone()
     assert values.abs().max() <= 1 / math.sqrt(dim)
+    return layer
+
+
+def by_adam(support: Tensor, mask: Tensor, config: AdaptationConfig) -> tuple[Tensor, Tensor]:
+    """One head by torch's own linear layer and Adam, all images in every update."""
+    way, shot, dim = support.shape
+    layer = fresh_layer(way, dim)
+    optimiser = torch.optim.Adam(
+        layer.parameters(), lr=config.learning_rate, weight_decay=config.pull
+    )
+    images, labels = support[mask], torch.arange(way)[:, None].expand(way, shot)[mask]
+    for _ in range(config.steps):
+        optimiser.zero_grad()
+        F.cross_entropy(layer(images), labels).backward()
+        optimiser.step()
+    return layer.weight.detach(), layer.bias.detach()
+
+
+def by_sgd(support: Tensor, mask: Tensor, config: AdaptationConfig) -> tuple[Tensor, Tensor]:
+    """One head as A Closer Look learns it, with torch's own linear layer and SGD."""
+    way, shot, dim = support.shape
+    layer, rows = fresh_layer(way, dim), torch.arange(way)
     optimiser = torch.optim.SGD(
         layer.parameters(),
         lr=config.learning_rate,
@@ -94,7 +119,16 @@ def test_random_heads_are_those_of_a_linear_layer_and_sgd() -> None:
         torch.testing.assert_close(bias[e], expected[1], atol=1e-4, rtol=1e-3)
 
 
-@both_recipes
+def test_random_heads_by_adam_are_those_of_a_linear_layer() -> None:
+    support, mask, config = embeddings(6, 4, 3, 20), uneven(6, 4, 3), RECIPES["random by adam"]
+    weight, bias = adapt_heads(support, mask, config, "euclidean")
+    for e in range(6):
+        expected = by_adam(support[e], mask[e], config)
+        torch.testing.assert_close(weight[e], expected[0], atol=1e-4, rtol=1e-3)
+        torch.testing.assert_close(bias[e], expected[1], atol=1e-4, rtol=1e-3)
+
+
+@every_recipe
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 def test_heads_do_not_depend_on_their_company(start: str, metric: Metric) -> None:
     support, mask, config = embeddings(9, 4, 3, 20), uneven(9, 4, 3), RECIPES[start]
@@ -105,7 +139,7 @@ def test_heads_do_not_depend_on_their_company(start: str, metric: Metric) -> Non
             torch.testing.assert_close(a, b[rows], atol=1e-5, rtol=1e-5)
 
 
-@both_recipes
+@every_recipe
 def test_padding_and_what_fills_it_change_nothing(start: str) -> None:
     support, config = embeddings(3, 4, 2, 20), RECIPES[start]
     plain = adapt_heads(support, None, config, "cosine")
@@ -115,7 +149,7 @@ def test_padding_and_what_fills_it_change_nothing(start: str) -> None:
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
-@both_recipes
+@every_recipe
 def test_further_leading_axes_are_heads_of_their_own(start: str) -> None:
     support, mask, config = embeddings(2, 3, 4, 2, 20), uneven(3, 4, 2), RECIPES[start]
     weight, bias = adapt_heads(support, mask, config, "cosine")
@@ -125,14 +159,14 @@ def test_further_leading_axes_are_heads_of_their_own(start: str) -> None:
         torch.testing.assert_close(weight[member], alone[0], atol=1e-5, rtol=1e-5)
 
 
-@both_recipes
+@every_recipe
 def test_a_head_learns_its_support_set(start: str) -> None:
     support = embeddings(8, 5, 4, 64)
-    config = AdaptationConfig(start=RECIPES[start].start, steps=100)
+    config = replace(RECIPES[start], learning_rate=0.01)
     labels = torch.arange(5).repeat_interleave(4)
 
     def loss(steps: int) -> float:
-        chosen = AdaptationConfig(start=config.start, steps=steps)
+        chosen = replace(config, steps=steps)
         heads = adapt_heads(support, None, chosen, "euclidean")
         logits = head_logits(support.flatten(1, 2), *heads, chosen, "euclidean")
         return float(F.cross_entropy(logits.flatten(0, 1), labels.repeat(8)))

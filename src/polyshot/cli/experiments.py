@@ -46,7 +46,7 @@ def reproduce(
         list[str],
         Argument(
             help="Experiments: seen, unseen, sources-2, sources-4, sources-6, contributions, "
-            "parameters, added, one-source."
+            "parameters, added, joint, one-source."
         ),
     ],
     data: Data = None,

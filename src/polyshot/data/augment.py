@@ -49,6 +49,8 @@ class Augment:
             raise PolyshotError(f"{self} is no augmentation: check area, aspect and grey.")
 
 
+PLAIN = Augment()
+"""Images as they are."""
 WEAK = Augment(shift=8 / 72, mirror=True, brightness=0.2)
 STRONG = Augment(
     area=(0.3, 1.1),

@@ -93,6 +93,7 @@ class Meter:
             settings=dict(self.settings),
             note="; ".join(filter(None, (self.fitted.note, described.note, self._members()))),
             parameters=self.fitted.parameters(),
+            training_episodes=self.method.training_episodes(self.world, self.settings),
             multiply_adds=self._work(config, shape, adaptation),
             seconds=self._time(target, shape, adaptation),
             device=device_name(self.world.device),

@@ -71,6 +71,9 @@ class Result:
     """What a reader should know: from which weights it started, whether it converged."""
     parameters: int | None = None
     """Numbers that the trained method holds."""
+    training_episodes: int | None = None
+    """That it was trained with after the base, of all sources together; None where nobody noted
+    it."""
     multiply_adds: int | None = None
     """To solve one task."""
     seconds: float | None = None

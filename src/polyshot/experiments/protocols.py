@@ -173,6 +173,14 @@ PROTOCOLS: dict[str, Protocol] = {
             pools_only=True,
         ),
         Protocol(
+            "joint",
+            "as 'seen', but base and modulators trained together; tested on all domains",
+            "",
+            lambda sources, others: [Trial(tuple(sources), (*sources, *others))],
+            pools_only=True,
+            options=("joint=true",),
+        ),
+        Protocol(
             "one-source",
             "a pool from the largest source alone, a member for each cluster of its classes, "
             "tested on all other domains",

@@ -1,11 +1,13 @@
 """Tuning: the points of a method's declared grid, compared on validation classes of the sources.
 
-Test classes are never looked at. What was tried is kept, so that an interrupted run goes on.
+Test classes are never looked at. What was tried is kept, so that an interrupted run goes on. Where
+the best point lies at an end of the grid, the next one beyond it is tried, until the best lies
+inside (or `MOST_BEYOND` were tried).
 """
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,8 @@ BAR = "points"
 """Name of the progress of the whole tuning."""
 SLOW_EPISODES = 20
 """Of each source, for methods that learn a whole network an episode."""
+MOST_BEYOND = 4
+"""Points of a method that are tried beyond the ends of its grid, at most."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ def tune(
     report: Progress | None = None,
     command: str = "",
 ) -> list[Point]:
-    """Try the declared grid of methods, all that have one by default, in the world of all sources.
+    """Try the grid of methods, all that have one by default, in the world of all sources.
 
     Trainings are shared with `reproduce`, whose folder `out` may be; the outcome is in its
     ``tuned.json``. `report` is told of the progress (`BAR`) and of every training; `command` is for
@@ -67,32 +71,91 @@ def tune(
     world = TrainingRun(packs, config, grid.worlds, device, report)
     outcome = _Outcome(grid, world)
     grid.note(command, packs, device)
-    wanted = [(method, settings) for method in methods for settings in points(method)]
-    values: list[float] = []
-    tasks: list[Tasks] = []
-    for number, (method, settings) in enumerate(wanted):
-        if report:
-            report(BAR, number, len(wanted))
-        with grid.lock(f"tune-{world.name}-{method.name}"):  # no point is tried by two processes
+    search = _Search(world, outcome, report, sum(len(points(method)) for method in methods))
+    return [point for method in methods for point in search.of(method)]
+
+
+class _Search:
+    """Tries points one after the other."""
+
+    def __init__(
+        self, world: TrainingRun, outcome: "_Outcome", report: Progress | None, total: int
+    ):
+        self.world, self.outcome, self.report, self.total = world, outcome, report, total
+        self.done, self._tasks = 0, list[Tasks]()
+
+    def of(self, method: Method) -> list[Point]:
+        """Try the points of a method's grid, then those beyond its ends where the best is."""
+        tried: list[tuple[dict[str, float], float]] = []
+        own = points(method)
+        for settings in own:
+            tried.append((settings, self._value(method, settings)))
+        for settings in itertools.islice(_beyond(method, tried), MOST_BEYOND):
+            self.total += 1
+            tried.append((settings, self._value(method, settings)))
+        if self.report:
+            self.report(BAR, self.done, self.total)
+        best = max(tried, key=lambda each: each[1])  # the first of equal ones
+        return [Point(method.name, *each, each is best) for each in tried]
+
+    def _value(self, method: Method, settings: Settings) -> float:
+        """Look a point up, or try it."""
+        if self.report:
+            self.report(BAR, self.done, self.total)
+        self.done += 1
+        outcome = self.outcome
+        name = f"tune-{self.world.name}-{method.name}"
+        with outcome.grid.lock(name):  # no point is tried by two processes
             value = outcome.known(method, settings)
             if value is None:
-                tasks = tasks or world.validation_tasks()
-                fitted = method.fit(world, settings)
-                few = SLOW_EPISODES if "none" in method.slow else None
-                own = [each.part(slice(0, few)) for each in tasks]
-                measured = [answer(fitted, each, "none", config.model.dim) for each in own]
-                means = torch.stack([each.accuracies.mean() for each in measured])
-                value = round(float(means.mean()), 5)
+                value = self._measured(method, settings)
                 outcome.add(method, settings, value)
-        values.append(value)
-    if report:
-        report(BAR, len(wanted), len(wanted))
-    found = []
-    for method in methods:
-        places = [i for i, (each, _) in enumerate(wanted) if each is method]
-        best = max(places, key=lambda i: values[i])  # the first of equal ones
-        found += [Point(method.name, wanted[i][1], values[i], i == best) for i in places]
-    return found
+        return value
+
+    def _measured(self, method: Method, settings: Settings) -> float:
+        self._tasks = self._tasks or self.world.validation_tasks()
+        fitted, how = method.fit(self.world, settings), method.tuned_with
+        few = SLOW_EPISODES if how in method.slow else None
+        own = [each.part(slice(0, few)) for each in self._tasks]
+        dim = self.world.config.model.dim
+        means = [answer(fitted, each, how, dim).accuracies.mean() for each in own]
+        return round(float(torch.stack(means).mean()), 5)
+
+
+def _beyond(
+    method: Method, tried: list[tuple[dict[str, float], float]]
+) -> Iterator[dict[str, float]]:
+    """Yield points next to the best of `tried`, which grows meanwhile, where it is at an end."""
+    while True:
+        best = max(tried, key=lambda each: each[1])[0]
+        known = [settings for settings, _ in tried]
+        ways = (_next(method, name, best, known) for name in method.grid)
+        found = next((settings for settings in ways if settings is not None), None)
+        if found is None:
+            return
+        yield found
+
+
+def _next(
+    method: Method, name: str, best: Settings, known: Sequence[Settings]
+) -> dict[str, float] | None:
+    """Return the best point with one setting moved beyond the ends of all that was tried of it.
+
+    None where it lies inside. Only what grows by a factor can go on: each value of the grid at
+    least twice the one before.
+    """
+    grid = sorted(method.grid[name])
+    if grid[0] <= 0 or any(high < 2 * low for low, high in itertools.pairwise(grid)):
+        return None
+    others = {key: value for key, value in best.items() if key != name}
+    values = sorted(point[name] for point in known if others.items() <= point.items())
+    whole = isinstance(grid[0], int)
+    for end, inner in ((0, 1), (-1, -2)):
+        if len(values) > 1 and best[name] == values[end]:
+            moved = values[end] ** 2 / values[inner]
+            new = max(1, round(moved)) if whole else float(f"{moved:.4g}")
+            return {**best, name: new} if new != values[end] else None
+    return None
 
 
 def points(method: Method) -> list[dict[str, float]]:

@@ -5,7 +5,8 @@ linear layer on the frozen base, learned for 100 epochs on the support set.
 
 finetune-all is *Meta-Dataset*'s stronger baseline (Triantafillou et al., 2020): Adam on the whole
 network with a cosine head. Here the head starts at the unit prototypes times ten, which is never
-worse than a random start, and batch norm stays. Many tasks learn side by side: kernels and head of
+worse than a random start, batch norm stays, and steps take crops in turn, as those of `tsa` do
+(`turns`). Many tasks learn side by side: kernels and head of
 each are slices of one tensor, and no task's update reads another's.
 """
 
@@ -54,6 +55,7 @@ class FittedHead(Fitted):
 def _fit_head(run: TrainingRun, settings: Settings) -> FittedHead:
     recipe = AdaptationConfig(
         start="random",
+        head_optimiser="adam" if settings["adam"] else "sgd",
         steps=int(settings["epochs"]),
         learning_rate=settings["learning_rate"],
         pull=settings["weight_decay"],
@@ -186,7 +188,7 @@ register(
         about="a fresh linear layer on the frozen base, 100 epochs on the support set",
         fit=_fit_head,
         adaptations=("none",),  # it is nothing but adaptation
-        settings={"learning_rate": 0.01, "weight_decay": 1e-3, "epochs": 100},
+        settings={"learning_rate": 0.01, "weight_decay": 1e-3, "epochs": 100, "adam": 0},
         grid={"learning_rate": (0.01, 0.1, 1.0)},
     )
 )
@@ -198,7 +200,7 @@ register(
         fit=_fit_all,
         adaptations=("none",),  # it is nothing but adaptation
         slow=("none",),
-        settings={"learning_rate": 1e-4, "steps": 50, "turns": 0},
-        grid={"learning_rate": (3e-5, 1e-4, 3e-4), "steps": (25, 100)},
+        settings={"learning_rate": 1e-4, "steps": 50, "turns": 1},
+        grid={"learning_rate": (1e-5, 3e-5, 1e-4), "steps": (25, 100)},
     )
 )

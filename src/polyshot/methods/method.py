@@ -91,6 +91,10 @@ class Method:
     """Its own choices, before any tuning."""
     grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """What `polyshot tune` tries on validation classes, by the names of settings."""
+    tuned_with: str = "none"
+    """The adaptation with which the points of the grid are compared."""
+    training_episodes: Callable[[TrainingRun, Settings], int] = lambda *_: 0
+    """Counts the episodes that it is trained with, of all sources together, after the base."""
     beyond: bool = False
     """Whether the paper does not have it: `reproduce` then runs it only where it is asked for."""
     pool: Kind | None = None

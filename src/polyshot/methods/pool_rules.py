@@ -131,6 +131,12 @@ def with_learning(pool: Pool, settings: Settings) -> Pool:
     return replace(pool, adaptation=config)
 
 
+def modulator_episodes(run: TrainingRun, _: Settings) -> int:
+    """Count the episodes of all modulators of a run; joint training has none."""
+    own = run.config.modulator
+    return 0 if run.config.joint else len(run.packs) * own.steps * own.episodes
+
+
 def _method(name: str, rule_name: str, kind: Kind, about: str, paper: str) -> Method:
     learns = kind == "conv1x1"  # what `tsa` learns is such a modulator
 
@@ -148,6 +154,7 @@ def _method(name: str, rule_name: str, kind: Kind, about: str, paper: str) -> Me
         settings=LEARNING if learns else {},
         beyond=paper != _CHOI,
         pool=kind,
+        training_episodes=modulator_episodes,
     )
 
 

@@ -4,6 +4,10 @@ protonet is one network for all sources. It starts from the run's base, as all t
 from random weights if `from_scratch` is 1. Distances are squared and divided by the root of the
 embedding's length: with 512 numbers the softmax would saturate otherwise (research/methods.md, P6).
 
+Trained rivals have the modulators' budget (`BUDGET`): as many episodes as all of them together, the
+best state by validation classes, the one they start from among them, as a modulator may fall back
+to the base.
+
 simple-avg is the paper's Simple-Avg, separate networks that share nothing (Choi et al., 2019): one
 a source, from random weights on that source alone; the networks' probabilities are averaged. Runs
 that share a source share its network.
@@ -26,6 +30,12 @@ from polyshot.tasks import Tasks
 from polyshot.training.episodic import EpisodeBatch, Learner
 from polyshot.training.step import Plan
 from polyshot.training.training_run import TrainingRun
+
+SCRATCH = 2.5
+"""How many times as many episodes a network needs that starts from random weights."""
+BUDGET = {"per_source": 1, "fall_back": 1}
+"""Settings of trained rivals. `per_source`: as many updates for each source as a modulator gets,
+instead of so many in all; `fall_back`: validation may choose the state that it starts from."""
 
 
 class ProtoNetLearner(Learner):
@@ -59,9 +69,10 @@ def _fit(run: TrainingRun, settings: Settings) -> Prototypes:
 
 
 def episodic_plan(run: TrainingRun, settings: Settings, pace: float = 1.0) -> Plan:
-    """Plan the episodes of a rival: as many updates as a modulator gets, times `pace`."""
+    """Plan the episodes of a rival: as many updates as all modulators get, times `pace`."""
     own = run.config.modulator
-    steps = round(pace * own.steps)
+    sources = len(run.packs) if settings.get("per_source") else 1
+    steps = round(pace * own.steps * sources)
     return Plan(
         steps=steps,
         episodes=own.episodes,
@@ -71,7 +82,15 @@ def episodic_plan(run: TrainingRun, settings: Settings, pace: float = 1.0) -> Pl
         augment=own.augment,
         clip=own.clip,
         validate_every=max(1, steps // 4),
+        schedule=own.schedule,
+        from_start=bool(settings.get("fall_back")),
     )
+
+
+def planned_episodes(run: TrainingRun, settings: Settings, pace: float = 1.0) -> int:
+    """Count the episodes of a plan."""
+    plan = episodic_plan(run, settings, pace)
+    return plan.steps * plan.episodes
 
 
 def from_scratch(run: TrainingRun, settings: Settings) -> Backbone:
@@ -79,7 +98,7 @@ def from_scratch(run: TrainingRun, settings: Settings) -> Backbone:
     learner, _ = run.learned(
         "protonet-scratch",
         lambda: ProtoNetLearner(run.initial(), run.config.metric, moves_statistics=True),
-        episodic_plan(run, settings, pace=2.5),
+        episodic_plan(run, settings, SCRATCH),
     )
     return learner.base
 
@@ -130,8 +149,11 @@ register(
         paper="Prototypical Networks for Few-shot Learning (Snell et al., 2017)",
         about="one network for all sources, trained by episodes, from the base",
         fit=_fit,
-        settings={"learning_rate": 1e-4, "from_scratch": 0},
+        settings={"learning_rate": 1e-4, "from_scratch": 0, **BUDGET},
         grid={"learning_rate": (1e-5, 1e-4, 1e-3)},
+        training_episodes=lambda run, settings: planned_episodes(
+            run, settings, SCRATCH if settings["from_scratch"] else 1.0
+        ),
     )
 )
 register(
@@ -142,5 +164,8 @@ register(
         fit=_fit_average,
         settings={"learning_rate": 1e-3},
         grid={"learning_rate": (3e-4, 1e-3, 3e-3)},
+        training_episodes=lambda run, settings: (
+            len(run.packs) * planned_episodes(run, settings, SCRATCH)
+        ),
     )
 )

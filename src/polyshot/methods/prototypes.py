@@ -3,7 +3,7 @@
 The rival that the paper left out, and the hardest to beat.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -47,8 +47,14 @@ def prototypes_on(run: TrainingRun, network: Backbone, note: str = "") -> Protot
 
 
 def _fit(run: TrainingRun, settings: Settings) -> PoolWithRule:
-    """Take the base as a pool without modulators: it then learns on support sets as pools do."""
+    """Take the base as a pool without modulators: it then learns on support sets as pools do.
+
+    `head_rate` is the learning rate of heads, 0 that of the config: `polyshot tune base` searches
+    for one.
+    """
     config, base = run.config, run.base()
+    heads = config.adaptation
+    heads = replace(heads, learning_rate=settings["head_rate"] or heads.learning_rate)
     pool = Pool(
         base.config,
         pool_size(base, config),
@@ -56,7 +62,7 @@ def _fit(run: TrainingRun, settings: Settings) -> PoolWithRule:
         config.metric,
         base,
         scales=[run.scale(base)],
-        adaptation=config.adaptation,
+        adaptation=heads,
         about={"config": to_dict(config)},
         views=config.views,
     )
@@ -71,6 +77,8 @@ register(
         fit=_fit,
         adaptations=("none", "head", "pa", "tsa"),
         slow=("tsa",),
-        settings=LEARNING,
+        settings={**LEARNING, "head_rate": 0},
+        grid={"head_rate": (3e-4, 1e-3, 3e-3, 1e-2)},
+        tuned_with="head",
     )
 )

@@ -85,8 +85,11 @@ class _Loop:
 
     def run(self, asked: Callable[[], int]) -> Best:
         total, images = self.schedule.steps, self.step.images
-        if total == 0 and self.best is None:
-            self._validate()
+        if self.best is None and (total == 0 or (self.schedule.from_start and not self.number)):
+            value, better = self._validate()
+            if total and self.writes:
+                self.metrics.forget(self.step.name, -1)
+                self.metrics.write(self.step.name, 0, validation=value, best=better)
         while self.number < total:
             stop = self._update(asked)
             self.number += 1
@@ -125,7 +128,9 @@ class _Loop:
         # Fused optimisers divide by `grad_scale` and do nothing at all where `found_inf` is 1, on
         # the device itself: clipping and the guard cost no pass and no waiting. Both are float32
         # by contract, whatever the weights are.
-        scale = (norm / self.schedule.clip).clamp(min=1).to(torch.float32)
+        clip = self.schedule.clip
+        scale = (norm / clip).clamp(min=1) if clip else torch.ones_like(norm)
+        scale = scale.to(torch.float32)
         self.optimiser.grad_scale = scale  # type: ignore[attr-defined]
         self.optimiser.found_inf = (~fine).to(torch.float32)  # type: ignore[attr-defined]
         for group in self.optimiser.param_groups:

@@ -5,13 +5,13 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from polyshot.config import BaseConfig, ModulatorConfig, SelectorConfig
+from polyshot.config import BaseConfig, Course, ModulatorConfig, SelectorConfig
 from polyshot.data.augment import WEAK, Augment
 from polyshot.data.shapes import EpisodeShape
 from polyshot.util.files import append_text, write_text, write_weights
@@ -86,6 +86,14 @@ class Plan:
     clip: float = 5.0
     warm_up: int = 0
     validate_every: int = 100
+    schedule: Course = "cosine"
+    from_start: bool = False
+    """Whether the state that it starts from may be the best one, and is kept then."""
+
+    def for_mark(self) -> dict[str, Any]:
+        """Return it as plain data, without the fields that came later where they say nothing."""
+        plain, usual = asdict(self), {"schedule": "cosine", "from_start": False}
+        return {name: value for name, value in plain.items() if usual.get(name) != value}
 
 
 @dataclass(frozen=True)
@@ -99,6 +107,8 @@ class Schedule:
     clip: float
     validate_every: int
     warm_up: int = 0
+    course: Course = "cosine"
+    from_start: bool = False
 
     @classmethod
     def of(cls, own: BaseConfig | ModulatorConfig | SelectorConfig | Plan) -> "Schedule":
@@ -111,12 +121,16 @@ class Schedule:
             own.clip,
             own.validate_every,
             getattr(own, "warm_up", 0),
+            own.schedule,
+            getattr(own, "from_start", False),
         )
 
     def rate(self, number: int) -> float:
-        """Return the learning rate of an update: linear warm-up, then a cosine down to 0."""
+        """Return the learning rate of an update: linear warm-up, then its course."""
         if number < self.warm_up:
             return self.learning_rate * ((number + 1) / self.warm_up)
+        if self.course == "constant":
+            return self.learning_rate
         done = (number - self.warm_up) / max(1, self.steps - self.warm_up)
         return self.learning_rate * (1 + math.cos(math.pi * done)) / 2
 

@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -158,7 +158,7 @@ class TrainingRun:
 
         `name` must tell apart learners of one run whose `make` differs; plans are told apart here.
         """
-        mark = _mark(asdict(plan), 6)
+        mark = _mark(plan.for_mark(), 6)
         file = self.out / "rivals" / f"{name}-{mark}.safetensors"
         with self._lock(f"{name}-{mark}"):
             learner = make()
@@ -238,9 +238,27 @@ class TrainingRun:
             yield
 
 
-def settings_mark(settings: Mapping[str, object]) -> str:
-    """Hash settings of methods, for the names of files."""
-    return _mark(dict(settings), 6)
+LATER: Mapping[str, float] = {
+    "per_source": 0,
+    "fall_back": 0,
+    "cosine": 0,
+    "adam": 0,
+    "head_rate": 0,
+}
+"""Settings of methods that came later, with the values that mean what was before."""
+
+
+def settings_mark(settings: Mapping[str, Any]) -> str:
+    """Hash settings of methods, for the names of files: those of before keep theirs."""
+
+    def plain(own: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: plain(value) if isinstance(value, Mapping) else value
+            for name, value in own.items()
+            if isinstance(value, Mapping) or value != LATER.get(name)
+        }
+
+    return _mark(plain(settings), 6)
 
 
 def _mark(plain: object, letters: int) -> str:

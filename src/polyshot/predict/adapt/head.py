@@ -1,13 +1,15 @@
 """Further adaptation: linear heads on frozen embeddings, learned on the support sets.
 
 All heads of all episodes (and members) are one tensor, and no head's update reads another's: what
-an episode learns does not depend on its company. Two recipes:
+an episode learns does not depend on its company. Three recipes:
 
 - `prototypes`: from the classifier of the prototypes, 10 x cosine, by Adam on the whole support
   set, pulled towards the start;
-- `random`: *A Closer Look at Few-shot Classification* (Chen et al., 2019), a fresh linear layer,
-  SGD in batches of four, momentum and dampening 0.9; a step of the config is a pass over the
-  support set.
+- `random` with `sgd`: *A Closer Look at Few-shot Classification* (Chen et al., 2019), a fresh
+  linear layer, SGD in batches of four, momentum and dampening 0.9; a step of the config is a pass
+  over the support set;
+- `random` with `adam`: such a layer by Adam, a step is an update on the whole support set, as
+  *Learning Disparate Modulators* (Choi et al., 2019) can be read.
 """
 
 import math
@@ -44,13 +46,14 @@ def adapt_heads(
         else:
             present = mask.expand(support.shape[:-1]).reshape(inputs.shape[:-1])
             inputs = inputs.where(present.unsqueeze(-1), inputs.new_zeros(()))
-        if config.start == "random":
+        if config.start == "random" and config.head_optimiser == "sgd":
             weight, bias = _from_random(inputs, present, config)
         else:  # Adam goes through all images a hundred times: they should stay in the caches
+            learn = _from_prototypes if config.start == "prototypes" else _from_random_by_adam
             step = len(inputs) if inputs.is_cuda else max(1, CACHED // inputs[0].numel())
             parts = zip(torch.split(inputs, step), torch.split(present, step), strict=True)
-            weight = torch.cat([_from_prototypes(*part, config) for part in parts])
-            bias = weight.new_zeros(weight.shape[:2])  # there is none, as at the start
+            weights, biases = zip(*(learn(*part, config) for part in parts), strict=True)
+            weight, bias = torch.cat(weights), torch.cat(biases)
         return weight.reshape(*leading, way, dim), bias.reshape(*leading, way)
 
 
@@ -72,23 +75,52 @@ def heads_are_unit(config: AdaptationConfig, metric: Metric) -> bool:
     return config.start == "prototypes" or metric == "cosine"
 
 
-def _from_prototypes(support: Tensor, present: Tensor, config: AdaptationConfig) -> Tensor:
-    """Adam from the prototypes, in the gradients' closed form: weight [H, W, d].
+def _from_prototypes(
+    support: Tensor, present: Tensor, config: AdaptationConfig
+) -> tuple[Tensor, Tensor]:
+    """Adam from the prototypes [H, W, d], pulled towards them; there is no bias, as at the start.
 
     The loss is the mean cross-entropy plus `pull` times the squared distance from the start.
     """
+    start = START_SCALE * F.normalize(prototypes(support, present), dim=-1)  # [H, W, d]
+    weight = _by_adam(support, present, start, start, 2 * config.pull, config)
+    return weight, weight.new_zeros(weight.shape[:2])
+
+
+def _from_random_by_adam(
+    support: Tensor, present: Tensor, config: AdaptationConfig
+) -> tuple[Tensor, Tensor]:
+    """Adam from a random layer, the same for every head; `pull` is its weight decay."""
+    dim = support.shape[-1]
+    seen = F.pad(support, (0, 1), value=1.0)  # the last entry is for the bias
+    layer = _random_layer(support.shape[1], dim, support).expand(len(support), -1, -1)
+    learned = _by_adam(seen, present, layer, torch.zeros_like(layer), config.pull, config)
+    return learned[..., :dim], learned[..., dim]
+
+
+def _by_adam(
+    support: Tensor,
+    present: Tensor,
+    start: Tensor,
+    towards: Tensor,
+    pull: float,
+    config: AdaptationConfig,
+) -> Tensor:
+    """Lower the mean cross-entropy of [H, W, S, d] by Adam, in closed form: weight [H, W, d].
+
+    The gradient of `pull` / 2 times the squared distance from `towards` is added.
+    """
     way, shot = support.shape[1:3]
     images = support.flatten(1, 2)  # [H, N, d]
-    share = present.flatten(1).float()
+    share = present.flatten(1).to(images.dtype)
     share = (share / share.sum(1, keepdim=True)).unsqueeze(1)  # [H, 1, N], of each in the loss
     target = _one_hot(way, shot, images) * share  # [H, W, N]
-    start = START_SCALE * F.normalize(prototypes(support, present), dim=-1)  # [H, W, d]
-    weight = start.clone()
+    weight = start.clone(memory_format=torch.contiguous_format)
     gradient, first, second, scratch = (torch.zeros_like(weight) for _ in range(4))
     for step in range(1, config.steps + 1):
         error = torch.softmax(weight @ images.mT, 1).mul_(share).sub_(target)  # [H, W, N]
-        torch.sub(weight, start, out=gradient)
-        gradient.baddbmm_(error, images, beta=2 * config.pull)
+        torch.sub(weight, towards, out=gradient)
+        gradient.baddbmm_(error, images, beta=pull)
         first.lerp_(gradient, 1 - BETAS[0])
         second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
         torch.sqrt(second, out=scratch).div_(math.sqrt(1 - BETAS[1] ** step)).add_(EPS)
@@ -107,9 +139,7 @@ def _from_random(
     """
     heads, way, shot, dim = support.shape
     images = support.flatten(1, 2)  # [H, N, d]
-    classes = torch.arange(way, device=images.device)
-    layer = counter_rng.uniform(counter_rng.key("head"), classes, dim + 1).to(images.dtype)
-    layer = (2 * layer.T - 1) / math.sqrt(dim)  # [W, d + 1], as nn.Linear starts
+    layer = _random_layer(way, dim, images)  # [W, d + 1]
     start, at_start = layer[:, :dim], layer[:, :dim] @ images.mT  # [W, d], [H, W, N]
     products = F.pad(images @ images.mT, (0, 1), value=1.0)  # [H, N, N + 1], the 1 for the bias
     target = _one_hot(way, shot, images).expand_as(at_start)
@@ -142,6 +172,13 @@ def _from_random(
     _pass_by_pass(learn, _orders(present, config.steps))
     weight = state[..., -1:] * start + state[..., :-2] @ images
     return weight, state[..., -2].clone()
+
+
+def _random_layer(way: int, dim: int, like: Tensor) -> Tensor:
+    """Return a layer as nn.Linear starts, [W, d + 1]; the bias stands last."""
+    classes = torch.arange(way, device=like.device)
+    layer = counter_rng.uniform(counter_rng.key("head"), classes, dim + 1).to(like.dtype)
+    return (2 * layer.T - 1) / math.sqrt(dim)
 
 
 def _pass_by_pass(learn: Callable[[Tensor, float], None], orders: Sequence[Tensor]) -> None:
