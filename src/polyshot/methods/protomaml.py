@@ -18,7 +18,7 @@ from torch import Tensor
 
 from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.finetune import TaskNetworks, learn_networks
-from polyshot.methods.method import Fitted, Method, Settings, in_parts, register
+from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.protonet import BUDGET, episodic_plan, planned_episodes, trainable
 from polyshot.models.foreign import Backbone
 from polyshot.models.heads import Metric, prepared, prototypes
@@ -82,14 +82,16 @@ class ProtoMamlLearner(Learner):
     def adapted(self, tasks: Tasks, steps: int) -> Tensor:
         """Classify after so many steps: probabilities [E, Q, W]."""
 
-        def logits(part: Tasks) -> Tensor:
-            images = part.support_images()
-            start = self.classifier(part.support_of(self.base), part.mask)
-            learned = self._learned(start, images, part.present, steps)
+        def logits(part: Tasks, support: Tensor) -> Tensor:
+            start = self.classifier(support, part.mask)
+            learned = self._learned(start, part.support_images(), part.present, steps)
             return learned.logits(self.base, part.query_images(), part.table.views)
 
         step = tasks_at_once(self.base, tasks.way * tasks.shot, tasks.table.side, tasks.device)
-        return in_parts(tasks, step, logits)
+        with torch.no_grad():
+            support = tasks.support_of(self.base).split(max(1, step))  # embedded once for all parts
+            parts = zip(tasks.chunks(step), support, strict=True)
+            return torch.cat([torch.softmax(logits(*each), -1) for each in parts])
 
     def probabilities(self, tasks: Tasks) -> Tensor:
         """Classify some episodes after as many steps as in training."""
