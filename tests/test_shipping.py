@@ -328,11 +328,12 @@ def trained_pool(**about: object) -> Pool:
     return pool
 
 
-def result(of: Pool, **changes: object) -> Result:
+def result(of: Pool, mean: float = 0.8, **changes: object) -> Result:
     plain = {
         "method": "average", "target": "one", "seen": True, "way": 5, "shot": 5, "queries": 10,
         "part": "test", "adaptation": "none", "seed": 0, "episodes": 600, "group_disjoint": True,
-        "fingerprint": "f", "mean": 0.8, "half_width": 0.01, "per_episode": [0.7, 0.9],
+        "fingerprint": "f", "mean": mean, "half_width": 0.01,
+        "per_episode": [mean - 0.01, mean + 0.01, mean],
         "pool": of.hash, "pack": "p", "version": "0",
     }  # fmt: skip
     return Result(**(plain | changes))  # type: ignore[arg-type]
@@ -352,8 +353,8 @@ def test_a_card_tells_what_a_user_should_know() -> None:
         "## Limits", "## Remake it", pool.hash[:12], "Preset `tiny`, seed 3",
         "- modulator:one: 75.0 % on validation classes", "off equal the base (strength 0)",
         "### 5-way 5-shot, seen domains (new classes)", "### 5-way 1-shot, unseen domains",
-        "| one | 81.0 ±1.0 (80.0 to 82.0) |", "| two | 60.0 ±1.0 |",
-        "Where 2 pools were measured: their mean, and in brackets", "| **average** | 70.5 |",
+        "| one | 81.0 ±1.1, seeds ±12.7 |", "| two | 60.0 ±1.1 |",
+        "Where 2 trainings were measured: their mean", "| **average** | 70.5 ±0.8 |",
         "| domain | average + head |", "3 of 4 results are of this pool, or of a training",
         "--sources one,two,off --preset tiny --seed 3 --out run",
         "--set base.steps=7 --set modulator.kind=channel\n",
@@ -399,7 +400,7 @@ def test_a_card_keeps_validation_classes_apart() -> None:
     text = card(pool, [result(pool, mean=0.8), result(pool, mean=0.6, part="val")])
     heading = "### 5-way 5-shot, seen domains (new classes)"
     assert f"{heading}\n" in text and f"{heading}, validation classes\n" in text
-    assert "| one | 80.0 ±1.0 |" in text and "| one | 60.0 ±1.0 |" in text
+    assert "| one | 80.0 ±1.1 |" in text and "| one | 60.0 ±1.1 |" in text
 
 
 def test_the_sources_of_a_card(packs: Path) -> None:
@@ -421,7 +422,7 @@ def test_the_card_command(packs: Path, tmp_path: Path) -> None:
     pool.save(tmp_path / "pool")
     append_results(tmp_path / "r.jsonl", [result(pool)])
     said = done("card", tmp_path / "pool", "--results", tmp_path / "r.jsonl", "--packs", packs)
-    assert said.startswith("# Model card\n") and "| one | 80.0 ±1.0 |" in said
+    assert said.startswith("# Model card\n") and "| one | 80.0 ±1.1 |" in said
     file = tmp_path / "new" / "CARD.md"
     assert f"wrote {file}" in done("card", tmp_path / "pool", "--out", file)
     assert file.read_text(encoding="utf-8").startswith("# Model card\n")

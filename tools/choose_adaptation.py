@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from grid_worlds import grid_parser, sources_of, without, words, world_of
@@ -28,7 +29,7 @@ from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.evaluation.meter import answer
 from polyshot.evaluation.results import Result, append_results
-from polyshot.evaluation.stats import combined, interval, paired
+from polyshot.evaluation.stats import Estimate, combined, estimate, interval
 from polyshot.evaluation.targets import Target
 from polyshot.experiments.protocols import settings_of
 from polyshot.methods.method import find_methods
@@ -200,10 +201,11 @@ def _accuracy(logits: Tensor, tasks: Tasks) -> Tensor:
     return hits(by_class).flatten(1).double().mean(1).cpu()
 
 
-def gain(targets: list[Cells], what: str) -> tuple[float, float]:
-    """Return the mean difference from base + prototypes, with its half-width."""
+def gain(targets: list[Cells], what: str) -> Estimate:
+    """Return the mean difference from base + prototypes."""
     baseline = f"{what[0]} base none"
-    return combined([paired(c[what], c[baseline][: len(c[what])]) for c in targets])
+    pairs = [(np.array(c[what]), np.array(c[baseline][: len(c[what])])) for c in targets]
+    return combined([estimate({0: one - other}) for one, other in pairs])
 
 
 def chosen(seen: list[Cells], left: list[Cells]) -> str:
@@ -212,16 +214,16 @@ def chosen(seen: list[Cells], left: list[Cells]) -> str:
 
     def best(kind: str, targets: list[Cells]) -> str:
         """Find the best rate of a kind of tries, which are alike but for it."""
-        return max((t for t in tries if _kind(t) == kind), key=lambda t: gain(targets, t)[0])
+        return max((t for t in tries if _kind(t) == kind), key=lambda t: gain(targets, t).value)
 
     def both(kind: str) -> float:
-        return sum(gain(targets, best(kind, targets))[0] for targets in (seen, left))
+        return sum(gain(targets, best(kind, targets)).value for targets in (seen, left))
 
     kind = max({_kind(what) for what in tries}, key=both)
     slow, fast = best(kind, seen), best(kind, left)
     single = [f"1 {what[2:].rpartition(' ')[0]}" for what in (slow, fast)]
     helps = all(
-        what in targets[0] and gain(targets, what)[0] > gain(targets, what)[1]
+        what in targets[0] and gain(targets, what).value > gain(targets, what).episodes
         for what, targets in zip(single, (seen, left), strict=True)
     )
     name, _, *settings = fast[2:].split()
@@ -252,9 +254,9 @@ def show(name: str, targets: list[Cells]) -> None:
     for what in targets[0]:
         if what.startswith((FAMILIAR, LOSS)):
             continue
-        mean, half = gain(targets, what)
-        own = combined([interval(c[what]) for c in targets])[0]
-        rows.append((what, own, mean, half))
+        gap = gain(targets, what)
+        own = combined([estimate({0: c[what]}) for c in targets]).value
+        rows.append((what, own, gap.value, gap.episodes))
     print(f"\n{name}, {len(targets)} domains")
     for what, own, mean, half in sorted(rows, key=lambda row: (row[0][0], -row[2])):
         print(f"{what:60} {100 * own:6.2f} {100 * mean:+6.2f} ±{100 * half:.2f}")

@@ -88,7 +88,7 @@ def accuracy_costs(
         for one, other in zip(old, new, strict=True):
             found = difference({0: other}, {0: one})
             assert found is not None, "both are of this target"
-            costs.append(Cost(one.target, one.method, one.mean, *found))
+            costs.append(Cost(one.target, one.method, one.mean, found.value, found.episodes))
     return costs
 
 

@@ -23,8 +23,9 @@ from table_specs import CARD, TABLES, Added, Filter, Grid, Tried
 
 from polyshot.errors import PolyshotError
 from polyshot.evaluation import compare
-from polyshot.evaluation.compare import Interval, label
+from polyshot.evaluation.compare import SEEDS_LEGEND, half_widths, label
 from polyshot.evaluation.results import Result, Run, read_results, read_runs, read_table
+from polyshot.evaluation.stats import Estimate
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"<!-- table: (\S+) -->\n.*?<!-- /table -->", re.S)
@@ -170,7 +171,8 @@ def _baselines(
 def _marks(spec: Grid, cells: Mapping[tuple[str, str], Shown]) -> dict[tuple[str, str], bool]:
     """Tell what is shown (all targets of its group are there), and whether it is set in bold.
 
-    Bold: the best of a group, and what differs from it by chance alone.
+    Bold: what no other of its group is ahead of by more than the chance of episodes, on those that
+    both have.
     """
     if not spec.bold:
         return dict.fromkeys(cells, False)
@@ -180,31 +182,25 @@ def _marks(spec: Grid, cells: Mapping[tuple[str, str], Shown]) -> dict[tuple[str
         places = list(group)
         every = set().union(*(cells[place].targets for place in places))
         whole = [place for place in places if cells[place].targets == every]
-        best = max(whole, key=lambda place: accuracy(cells[place].own)[0])
         for place in whole:
-            behind, chance = _gap(cells[best].own, cells[place].own)
-            marks[place] = place == best or behind <= chance
+            ahead = (_gap(cells[other].own, cells[place].own) for other in whole if other != place)
+            marks[place] = not any(gap.value > gap.episodes for gap in ahead)
     return marks
 
 
-def accuracy(results: Results) -> Interval:
-    """Average accuracies over places, each counting the same."""
-    return compare.accuracy(results, "apart")
-
-
-def difference(one: Results, other: Results) -> Interval:
-    """Average the paired differences over the places of one, each counting the same."""
+def difference(one: Results, other: Results) -> Estimate:
+    """Average the paired differences over the targets of one, each counting the same."""
     for place, result in one.items():
         if place not in other:
             raise PolyshotError(
                 f"{result.target}: there is nothing to compare '{label(result)}' with."
             )
-    gap = compare.difference(one, other, "apart")
+    gap = compare.difference(one, other)
     assert gap is not None, "there are pairs"
     return gap
 
 
-def _gap(one: Results, other: Results) -> Interval:
+def _gap(one: Results, other: Results) -> Estimate:
     """Compare what may be of different trainings: then by target, on the mean of the trainings."""
     if set(one) == set(other):
         return difference(one, other)
@@ -227,10 +223,11 @@ def cell_text(cell: Shown, show: str, digits: int, bold: bool | None) -> str:
     """Write a cell: `gain` is 81.2 (+0.4 ±0.1); see `table_specs.Grid` for the others."""
     if bold is None:
         return ""
-    mean, half = accuracy(cell.own)
-    value = percent(mean, digits)
+    own = compare.accuracy(cell.own)
+    value = percent(own.value, digits)
     value = f"**{value}**" if bold else value
-    gain = "" if cell.is_base else interval_text(*difference(cell.own, cell.base), digits)
+    gain = "" if cell.is_base else gap_text(difference(cell.own, cell.base), digits)
+    plain = f"{value} {half_widths(own, digits)}"
     if show == "value":
         return value
     if show == "difference":
@@ -238,8 +235,8 @@ def cell_text(cell: Shown, show: str, digits: int, bold: bool | None) -> str:
     if show == "plain gain":
         return f"{value} ({gain})" if gain else value
     if show == "both":
-        return f"{value} ±{percent(half, digits)}" + (f" ({gain})" if gain else "")
-    return f"{value} ({gain})" if gain else f"{value} ±{percent(half, digits)}"
+        return f"{plain} ({gain})" if gain else plain
+    return f"{value} ({gain})" if gain else plain
 
 
 def calibration(results: Sequence[Result]) -> str:
@@ -341,12 +338,12 @@ def _growth_line(domain: str, rule: str, growths: Sequence[_Growth], first: bool
         return of(which, lambda g: {g.domain})
 
     def change(names: Callable[[_Growth], set[str]]) -> str:
-        return interval_text(*difference(of("after", names), of("before", names)))
+        return gap_text(difference(of("after", names), of("before", names)))
 
     base, before, after, whole = (
-        accuracy(own(which))[0] for which in ("base", "before", "after", "whole")
+        compare.accuracy(own(which)).value for which in ("base", "before", "after", "whole")
     )
-    gain = interval_text(*difference(own("after"), own("before")))
+    gain = gap_text(difference(own("after"), own("before")))
     seconds = sum(g.seconds for g in growths) / len(growths)
     return [
         domain if first else "",
@@ -373,9 +370,9 @@ def signed(value: float, digits: int = 1) -> str:
     return text if float(text) else text[1:]
 
 
-def interval_text(value: float, half_width: float, digits: int = 1) -> str:
-    """Write a difference with the half-width of its interval."""
-    return f"{signed(value, digits)} ±{percent(half_width, digits)}"
+def gap_text(gap: Estimate, digits: int = 1) -> str:
+    """Write a difference with its intervals."""
+    return f"{signed(gap.value, digits)} {half_widths(gap, digits)}"
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -408,8 +405,9 @@ def table(name: str, store: Store) -> str:
         lines = grid(spec, store)
     else:
         lines = tried(spec, store) if isinstance(spec, Tried) else added(spec, store)
-    remarks = store.remarks()
-    return "\n".join([*lines, *(["", *remarks] if remarks else [])])
+    remarks = [f"*{SEEDS_LEGEND}*"] if any("seeds ±" in line for line in lines) else []
+    remarks += store.remarks()
+    return "\n".join([*lines, *(text for remark in remarks for text in ("", remark))])
 
 
 def pages(root: Path) -> list[Path]:

@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.stats import (
+    Estimate,
     calibration_error,
     calibration_errors,
     combined,
+    estimate,
     first_choices,
     interval,
     paired,
+    t_quantile,
 )
 
 accuracies = st.lists(st.floats(0, 1), min_size=2, max_size=50)
@@ -59,9 +62,67 @@ def test_pairing_removes_what_episodes_share() -> None:
 
 
 def test_targets_count_the_same() -> None:
-    mean, half_width = combined([(0.4, 0.03), (0.8, 0.04)])
-    assert mean == pytest.approx(0.6)
-    assert half_width == pytest.approx(0.025)
+    found = combined([Estimate(0.4, 0.03), Estimate(0.8, 0.04)])
+    assert (found.value, found.episodes) == pytest.approx((0.6, 0.025))
+    assert found.trainings is None
+
+
+def test_an_estimate_by_hand() -> None:
+    first = estimate({0: [0.0, 1.0, 0.5, 9.0], 1: [0.2, 0.6, 0.4]})  # the fourth is of one alone
+    assert first.value == pytest.approx(0.45)
+    assert first[:2] == pytest.approx(interval([0.1, 0.8, 0.45]))
+    assert dict(first.by_training) == pytest.approx({0: 0.5, 1: 0.4})
+    assert first.trainings == pytest.approx(12.7062 * 0.05)
+    second = estimate({1: [0.8, 1.0], 0: [0.9, 0.9]})
+    both = combined([first, second])
+    assert dict(both.by_training) == pytest.approx({0: 0.7, 1: 0.65})
+    assert both.trainings == pytest.approx(12.7062 * 0.025)
+    assert combined([first, estimate({0: [0.5, 0.5]})]).trainings is None  # another set of seeds
+
+
+@pytest.mark.parametrize(
+    ("freedom", "point"),
+    [(1, 12.7062), (2, 4.3027), (10, 2.2281), (11, 2.2010), (30, 2.0423), (1000, 1.9623)],
+)
+def test_students_points(freedom: int, point: float) -> None:
+    assert t_quantile(freedom) == pytest.approx(point, abs=1e-3)
+
+
+@pytest.mark.parametrize("trainings", [2, 3, 5])
+def test_both_intervals_cover_what_they_estimate(trainings: int) -> None:
+    """1,000 draws of two targets, whose episodes the trainings share.
+
+    An episode is hard for every training, a training is good on every episode and target, and they
+    interact: that over episodes covers these trainings, that over trainings these episodes.
+    """
+    draws, targets, episodes = 1000, 2, 100
+    draw = np.random.default_rng(trainings)
+    good = draw.normal(0, 0.02, (draws, 1, trainings, 1))
+    good_there = draw.normal(0, 0.01, (draws, targets, trainings, 1))
+    hard = draw.normal(0, 0.1, (draws, targets, 1, episodes))
+    both = draw.normal(0, 0.04, (draws, targets, trainings, episodes))
+    values = 0.7 + good + good_there + hard + both
+    with_these_trainings = 0.7 + (good + good_there).mean((1, 2, 3))
+    on_these_episodes = 0.7 + hard.mean((1, 2, 3))
+    covered = np.zeros(2)
+    for own, new_episodes, new_trainings in zip(
+        values, with_these_trainings, on_these_episodes, strict=True
+    ):
+        found = combined([estimate(dict(enumerate(target))) for target in own])
+        assert found.trainings is not None
+        covered += (
+            abs(found.value - new_episodes) <= found.episodes,
+            (abs(found.value - new_trainings) <= found.trainings),
+        )
+    assert (covered / draws >= 0.93).all() and (covered / draws <= 0.97).all(), covered
+
+
+def test_trainings_as_independent_samples_would_cover_too_little() -> None:
+    """What tables did before: the same episodes count three times."""
+    draw = np.random.default_rng(0)
+    hard, noise = draw.normal(0, 0.1, (1000, 1, 100)), draw.normal(0, 0.03, (1000, 3, 100))
+    found = [combined([estimate({0: values}) for values in own]) for own in 0.7 + hard + noise]
+    assert np.mean([abs(each.value - 0.7) <= each.episodes for each in found]) < 0.85
 
 
 def test_what_has_no_interval_is_refused() -> None:
@@ -69,8 +130,9 @@ def test_what_has_no_interval_is_refused() -> None:
         interval([0.5])
     with pytest.raises(PolyshotError, match="same episodes, not 3 and 2"):
         paired([0.1, 0.2, 0.3], [0.1, 0.2])
-    with pytest.raises(PolyshotError, match="nothing to average"):
-        combined([])
+    for nothing in (lambda: combined([]), lambda: estimate({})):
+        with pytest.raises(PolyshotError, match="nothing to average"):
+            nothing()
 
 
 # --- calibration

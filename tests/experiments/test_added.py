@@ -292,7 +292,7 @@ def test_additions_are_averaged_and_seeds_and_places_kept_apart() -> None:
     assert [row[:2] for row in summary.rows] == [
         *(["cars", "auto"], ["gtsrb", "auto"], ["average", "auto"]),
     ]
-    assert summary.rows[-1][4] == "72.0 ± 0.4\n+12.0 ± 0.0"
+    assert summary.rows[-1][4] == "72.0 ± 0.4, seeds ± 0.0\n+12.0 ± 0.0, seeds ± 0.0"
     validation = [replace(r, part="val") for r in story()]
     titles = [table.title for table in growth_tables([*validation, *story(), *story("paper")])]
     assert titles[::2] == [
@@ -310,7 +310,7 @@ def test_tables_of_accuracies_are_of_added_domains() -> None:
         "base": 0.58,
         "auto": 0.72,
     }
-    assert row.cells["auto"].difference == pytest.approx(0.14)
+    assert row.cells["auto"].gap.value == pytest.approx(0.14)
     assert not [each for each in paper_comparisons(tables) if each.table.protocol == "added"]
 
 

@@ -13,7 +13,7 @@ from polyshot.errors import PolyshotError
 from polyshot.evaluation.compare import Cell, Row, as_text, averages, label, rows
 from polyshot.evaluation.evaluate import member_shares
 from polyshot.evaluation.results import Result
-from polyshot.evaluation.stats import interval
+from polyshot.evaluation.stats import Estimate, interval
 from polyshot.experiments.card import pool_sizes
 from polyshot.experiments.report import figures
 from polyshot.experiments.report.figures import confusion_picture
@@ -70,17 +70,17 @@ def test_differences_are_paired() -> None:
     better = result("select", "birds", [0.3, 0.9, 0.5], "head")
     (row,) = rows([better, base])
     assert (row.target, row.seen, list(row.cells)) == ("birds", True, ["select + head", "base"])
-    assert row.cells["base"].difference is None
+    assert row.cells["base"].gap is None
     cell = row.cells["select + head"]
     assert cell.mean == pytest.approx(0.5667, abs=1e-4)
     assert cell.half_width > 0.3  # episodes differ much, the methods on them do not
-    assert cell.difference == pytest.approx(0.1)
-    assert cell.difference_half_width == pytest.approx(0)
+    assert cell.gap is not None
+    assert cell.gap[:2] == pytest.approx((0.1, 0))
 
 
 def test_rows_without_a_baseline_or_a_word_on_seen() -> None:
     (row,) = rows([result("select", "birds", [0.2, 0.4], seen=None)])
-    assert not row.seen and row.cells["select"].difference is None
+    assert not row.seen and row.cells["select"].gap is None
     assert rows([]) == [] and averages([]) == {}
 
 
@@ -116,12 +116,14 @@ def test_averages_of_groups_of_two_or_more() -> None:
 
 def test_text_for_the_terminal() -> None:
     cells = {
-        "base": Cell(0.812, 0.004),
-        "up": Cell(0.9, 0.01, 0.088, 0.002),
-        "same": Cell(0.812, 0.004, -0.0001, 0.0003),
+        "base": Cell(Estimate(0.812, 0.004)),
+        "up": Cell(Estimate(0.9, 0.01), Estimate(0.088, 0.002)),
+        "same": Cell(Estimate(0.812, 0.004), Estimate(-0.0001, 0.0003)),
     }
     texts = as_text(Row("t", True, cells), ["base", "up", "same", "missing"])
     assert texts == ["81.2 ±0.4", "90.0 ±1.0\n+8.8 ±0.2", "81.2 ±0.4\n+0.0 ±0.0", ""]
+    several = Cell(Estimate(0.5, 0.01, ((0, 0.49), (1, 0.51))))
+    assert as_text(Row("t", True, {"base": several}), ["base"]) == ["50.0 ±1.0, seeds ±12.7"]
 
 
 # --- the picture

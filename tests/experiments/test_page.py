@@ -13,6 +13,7 @@ from PIL import Image
 
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.compare import Cell, Row, average
+from polyshot.evaluation.stats import Estimate
 from polyshot.experiments.report.figures import heat_colours
 from polyshot.experiments.report.pages import HeatMap, ResultsPage
 from tests.helpers import picture
@@ -59,7 +60,10 @@ class Checked(HTMLParser):
 
 def rows() -> list[Row]:
     def row(target: str, seen: bool, base: float, gain: float) -> Row:
-        cells = {"base": Cell(base, 0.01), "select": Cell(base + gain, 0.01, gain, 0.005)}
+        cells = {
+            "base": Cell(Estimate(base, 0.01)),
+            "select": Cell(Estimate(base + gain, 0.01), Estimate(gain, 0.005)),
+        }
         return Row(target, seen, cells)
 
     return [
@@ -120,7 +124,7 @@ def test_numbers_and_marks(tmp_path: Path) -> None:
 
 @given(st.floats(-0.2, 0.2), st.floats(0, 0.1))
 def test_only_intervals_without_zero_are_marked(difference: float, half_width: float) -> None:
-    verdict = Cell(0.5, 0.01, difference, half_width).verdict
+    verdict = Cell(Estimate(0.5, 0.01), Estimate(difference, half_width)).verdict
     holds_zero = difference - half_width <= 0 <= difference + half_width
     assert (verdict == 0) == holds_zero
     assert holds_zero or (verdict > 0) == (difference > 0)
@@ -128,18 +132,21 @@ def test_only_intervals_without_zero_are_marked(difference: float, half_width: f
 
 def test_a_method_that_was_not_measured_everywhere(tmp_path: Path) -> None:
     some_rows = [*rows()]
-    some_rows[0] = Row("birds", True, {"base": Cell(0.8, 0.01)})
+    some_rows[0] = Row("birds", True, {"base": Cell(Estimate(0.8, 0.01))})
     _, checked = page(tmp_path, rows=some_rows)
     table = {line[0]: line[1:] for line in checked.cells if len(line) == 3}
     assert table["birds"][1] == table["average"][1] == "not measured"
 
 
 def test_average_of_the_baseline_has_no_difference() -> None:
-    assert average([Cell(0.5, 0.1), Cell(0.7, 0.1)]).difference is None
+    assert average([Cell(Estimate(0.5, 0.1)), Cell(Estimate(0.7, 0.1))]).gap is None
 
 
 def test_no_loss_of_minus_nothing(tmp_path: Path) -> None:
-    cells = {"base": Cell(0.5, 0.01), "select": Cell(0.5, 0.01, -0.0001, 0.001)}
+    cells = {
+        "base": Cell(Estimate(0.5, 0.01)),
+        "select": Cell(Estimate(0.5, 0.01), Estimate(-0.0001, 0.001)),
+    }
     _, checked = page(tmp_path, rows=[Row("one", True, cells)])
     assert ["one", "50.0 ± 1.0reference", "50.0 ± 1.00.0 ± 0.1"] in checked.cells
 

@@ -100,7 +100,7 @@ def test_all_parts_are_there(page: Checked) -> None:
     assert "tadam on dtd: loss is not a number at update 40 (noon)" in page.text
     assert "4 values were not numbers" in page.text
     assert "polyshot reproduce packs" in page.text and "1ee3633" in page.text
-    assert "Standard deviation between seeds" in page.text
+    assert "for new trainings (Student's t over the seeds)" in page.text
     assert "did not converge" in page.text
     assert "dtd (strong, contributions, seed 0)" in page.text
     assert [fold.get("open", "shut") for fold in page.all("details")] == [None, "shut", "shut"]

@@ -78,9 +78,9 @@ def test_differences_are_over_the_first_episodes_that_both_have() -> None:
     base, slow = fake_result("base", episodes=60), fake_result("protomaml", episodes=20)
     (table,) = accuracy_tables([base, slow])
     cell = table.rows[0].cells["protomaml"]
-    assert (cell.mean, cell.half_width) == (slow.mean, slow.half_width)
-    expected = paired(slow.per_episode, base.per_episode[:20])
-    assert (cell.difference, cell.difference_half_width) == pytest.approx(expected)
+    assert (cell.mean, cell.half_width) == pytest.approx((slow.mean, slow.half_width), abs=1e-4)
+    assert cell.gap is not None
+    assert cell.gap[:2] == pytest.approx(paired(slow.per_episode, base.per_episode[:20]))
     assert table.episodes() == "20 to 60"
 
 
@@ -92,14 +92,24 @@ def test_seeds_are_averaged_and_paired_seed_by_seed() -> None:
     # Seeds share their episodes: these are what was sampled, each averaged over the seeds.
     mine, its = (np.mean([r.per_episode for r in group], 0) for group in (select, base))
     assert (cell.mean, cell.half_width) == pytest.approx(interval(mine))
-    assert (cell.difference, cell.difference_half_width) == pytest.approx(paired(mine, its))
-    assert table.rows[0].cells["average"].difference is None  # no seed in common with the base
+    assert cell.gap is not None
+    assert cell.gap[:2] == pytest.approx(paired(mine, its))
+    assert table.rows[0].cells["average"].gap is None  # no seed in common with the base
     assert table.seeds() == [0, 1, 2, 7]
-    spread = table.seed_spread()
-    means = [r.mean for r in select]
-    middle = sum(means) / 3
-    assert spread["select"] == pytest.approx(math.sqrt(sum((m - middle) ** 2 for m in means) / 2))
-    assert "average" not in spread
+    for found, values in (
+        (cell.accuracy, [np.mean(r.per_episode) for r in select]),
+        (
+            cell.gap,
+            [
+                np.mean(r.per_episode) - np.mean(b.per_episode)
+                for r, b in zip(select, base, strict=True)
+            ],
+        ),
+    ):
+        assert found.trainings == pytest.approx(4.3027 * np.std(values, ddof=1) / math.sqrt(3))
+    assert table.rows[0].cells["average"].accuracy.trainings is None
+    assert "new trainings" in table.about
+    assert "new trainings" not in accuracy_tables(base[:1])[0].about
 
 
 # --- what stands where

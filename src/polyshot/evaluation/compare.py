@@ -5,22 +5,19 @@ anybody sees is a group of these rows, pivoted, and `difference` is the one pair
 pages, reports and the tables of the docs ask it.
 """
 
-import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result
-from polyshot.evaluation.stats import combined, interval, paired
+from polyshot.evaluation.stats import Estimate, combined, estimate
 
 BASELINE = "base"
 """Base + nearest prototypes: the rival that every table shows."""
-Interval = tuple[float, float]
-"""A mean or a difference, and the half-width of its 95 % interval."""
-Trainings = Literal["averaged", "apart"]
-"""Trainings on one target share its episodes. `averaged`: these are the sample, each is averaged
-over the trainings. `apart`: every training counts as a sample of its own."""
 Key = TypeVar("Key", bound=Hashable)
 Place = TypeVar("Place", bound=Hashable)
 """What pairs results: a target, and the seed of a training where there are several."""
@@ -30,29 +27,26 @@ Place = TypeVar("Place", bound=Hashable)
 class Cell:
     """One method on one target; all numbers are shares, 0.5 is 50 %."""
 
-    mean: float
-    half_width: float
-    """Of the 95 % interval."""
-    difference: float | None = None
-    """To the baseline, over the same episodes; None for the baseline itself."""
-    difference_half_width: float = 0.0
+    accuracy: Estimate
+    gap: Estimate | None = None
+    """The difference to the baseline, over the same episodes; None for the baseline itself."""
 
     @property
-    def accuracy(self) -> Interval:
-        """The mean with its half-width."""
-        return self.mean, self.half_width
+    def mean(self) -> float:
+        """The accuracy itself."""
+        return self.accuracy.value
 
     @property
-    def gap(self) -> Interval | None:
-        """The difference with its half-width."""
-        return None if self.difference is None else (self.difference, self.difference_half_width)
+    def half_width(self) -> float:
+        """Of its 95 % interval for new episodes."""
+        return self.accuracy.episodes
 
     @property
     def verdict(self) -> int:
         """1 above the baseline, -1 below, 0 where the interval of the difference holds 0."""
-        if self.difference is None or abs(self.difference) <= self.difference_half_width:
+        if self.gap is None or not is_clear(self.gap):
             return 0
-        return 1 if self.difference > 0 else -1
+        return 1 if self.gap.value > 0 else -1
 
 
 @dataclass(frozen=True)
@@ -121,55 +115,60 @@ def check_pair(one: Result, other: Result) -> None:
 # --- comparing
 
 
-def accuracy(results: Mapping[Place, Result], trainings: Trainings = "averaged") -> Interval:
+def accuracy(results: Mapping[Place, Result]) -> Estimate:
     """Average accuracies over targets, each counting the same."""
-    every = []
-    for places in _clusters(results, trainings).values():
-        first, *more = (results[place] for place in places)
-        # Alone, as it was measured: episodes' accuracies are kept rounded.
-        alone = (first.mean, first.half_width)
-        every.append(interval(_mean_episodes([first, *more])) if more else alone)
-    return combined(every)
+    return _averaged(
+        results, {place: np.array(result.per_episode) for place, result in results.items()}
+    )
 
 
-def difference(
-    one: Mapping[Place, Result], other: Mapping[Place, Result], trainings: Trainings = "averaged"
-) -> Interval | None:
+def difference(one: Mapping[Place, Result], other: Mapping[Place, Result]) -> Estimate | None:
     """Average the differences one - other over the targets of one, on the episodes that both have.
 
     Of two results at a place the longer one begins with the episodes of the shorter one. Places
     that only one of them has are left out; None where a target has no other.
     """
-    gaps = []
-    for places in _clusters(one, trainings).values():
-        shared = [place for place in places if place in other]
-        if not shared:
-            return None
-        for place in shared:
-            check_pair(one[place], other[place])
-        mine, its = (_mean_episodes([side[place] for place in shared]) for side in (one, other))
+    shared = {place: result for place, result in one.items() if place in other}
+    if not shared or {r.target for r in shared.values()} != {r.target for r in one.values()}:
+        return None
+    gaps = {}
+    for place, result in shared.items():
+        check_pair(result, other[place])
+        mine, its = (np.array(r.per_episode) for r in (result, other[place]))
         count = min(len(mine), len(its))
-        gaps.append(paired(mine[:count], its[:count]))
-    return combined(gaps) if gaps else None
+        gaps[place] = mine[:count] - its[:count]
+    return _averaged(shared, gaps)
 
 
-def _clusters(results: Mapping[Place, Result], trainings: Trainings) -> dict[Hashable, list[Place]]:
-    """Group places whose results share their episodes."""
-    found: dict[Hashable, list[Place]] = {}
-    for place, result in results.items():
-        found.setdefault(result.target if trainings == "averaged" else place, []).append(place)
-    return found
+def _averaged(
+    results: Mapping[Place, Result], values: Mapping[Place, NDArray[np.float64]]
+) -> Estimate:
+    """Average a number for each episode of results over trainings and targets.
+
+    Results that share their episodes are no independent samples of these (`stats.Estimate`), be
+    they of several trainings, or of several methods of one.
+    """
+    episodes: dict[Hashable, dict[Hashable, list[NDArray[np.float64]]]] = {}
+    for place, r in results.items():
+        row = (r.target, r.way, r.shot, r.queries, r.part, r.seed, r.shape)
+        training = r.pool if r.train_seed is None else r.train_seed
+        episodes.setdefault(row, {}).setdefault(training, []).append(values[place])
+    return combined([estimate({s: _mean(v) for s, v in own.items()}) for own in episodes.values()])
 
 
-def _mean_episodes(runs: Sequence[Result]) -> list[float]:
-    """Average each of the episodes that all trainings have over these."""
-    if len(runs) == 1:
-        return runs[0].per_episode
-    columns = zip(*(run.per_episode for run in runs), strict=False)
-    return [statistics.fmean(values) for values in columns]
+def _mean(rows: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Average over rows the episodes that all of them have."""
+    shared = min(map(len, rows))
+    mean: NDArray[np.float64] = np.mean([row[:shared] for row in rows], axis=0)
+    return mean
 
 
-def combined_if_all(cells: Iterable[Interval | None]) -> Interval | None:
+def is_clear(gap: Estimate | None) -> bool:
+    """Tell whether a difference is more than the chance of episodes."""
+    return gap is not None and abs(gap.value) > gap.episodes
+
+
+def combined_if_all(cells: Iterable[Estimate | None]) -> Estimate | None:
     """Average over targets; None where there are none, or one of them is not known."""
     every = list(cells)
     known = [cell for cell in every if cell is not None]
@@ -187,7 +186,7 @@ def rows(results: Iterable[Result]) -> list[Row]:
         cells = {}
         for name, those in runs.items():
             gap = None if name == BASELINE else difference(those, runs.get(BASELINE, {}))
-            cells[name] = Cell(*accuracy(those), *(gap or ()))
+            cells[name] = Cell(accuracy(those), gap)
         # A domain that was added is known to the pool, not to the base beside it.
         found.append(Row(target, any(result.seen for result in own), cells))
     return found
@@ -196,7 +195,7 @@ def rows(results: Iterable[Result]) -> list[Row]:
 def average(cells: Sequence[Cell]) -> Cell:
     """Average over targets, each counting the same; their episodes are independent."""
     gap = combined_if_all(cell.gap for cell in cells)
-    return Cell(*combined([cell.accuracy for cell in cells]), *(gap or ()))
+    return Cell(combined([cell.accuracy for cell in cells]), gap)
 
 
 def averages(found: Sequence[Row], least: int = 2) -> dict[bool, Row]:
@@ -215,16 +214,34 @@ def averages(found: Sequence[Row], least: int = 2) -> dict[bool, Row]:
 
 
 def as_text(row: Row, methods: Sequence[str]) -> list[str]:
-    """Format a row for the terminal: ``81.2 ±0.4``, below it the difference where there is one."""
+    """Format a row for the terminal: ``81.2 ±0.4``, below it the difference where there is one.
+
+    Where there are several trainings, what new ones may change stands beside.
+    """
     texts = []
     for method in methods:
         cell = row.cells.get(method)
         if cell is None:
             texts.append("")
             continue
-        text = f"{100 * cell.mean:.1f} ±{100 * cell.half_width:.1f}"
-        if cell.difference is not None:
-            points = round(100 * cell.difference, 1) + 0.0  # of -0.0, which reads as a loss, 0.0
-            text += f"\n{points:+.1f} ±{100 * cell.difference_half_width:.1f}"
+        text = f"{100 * cell.mean:.1f} {half_widths(cell.accuracy)}"
+        if cell.gap is not None:
+            change = round(100 * cell.gap.value, 1) + 0.0  # of -0.0, which reads as a loss, 0.0
+            text += f"\n{change:+.1f} {half_widths(cell.gap)}"
         texts.append(text)
     return texts
+
+
+def half_widths(of: Estimate, digits: int = 1, space: str = "") -> str:
+    """Format both intervals, in points: ``±0.1``, with several trainings ``±0.1, seeds ±0.4``."""
+    text = f"±{space}{100 * of.episodes:.{digits}f}"
+    if of.trainings is not None:
+        text += f", seeds ±{space}{100 * of.trainings:.{digits}f}"
+    return text
+
+
+SEEDS_LEGEND = (
+    "±: half-width of the 95 % interval for new episodes with these trainings (clustered by "
+    "episode); seeds ±: for new trainings (Student's t over the seeds)."
+)
+"""Stands beside tables of several trainings."""

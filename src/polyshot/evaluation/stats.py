@@ -1,7 +1,11 @@
-"""Means with 95 % intervals over episodes, and calibration.
+"""Means with 95 % intervals, for new episodes and for new trainings, and calibration.
 
-The intervals are normal (1.96 standard errors) and cover the choice of episodes; they do not cover
-the seed of a training, nor which classes a domain's test part happens to hold.
+An `Estimate` has two intervals, which answer two questions. *New episodes with these trainings*:
+trainings that were measured on the same episodes are no independent samples of these, so each
+episode is averaged over the trainings first, then over the episodes (clustered by episode; normal,
+1.96 standard errors); targets are independent. *New trainings on these episodes*: each training is
+averaged over all episodes and targets, then over the trainings (Student's t, as they are few). None
+covers which classes a domain's test part happens to hold.
 
 Calibration: whether answers given with 80 % are right 80 % of the time. The expected calibration
 error (Naeini et al., 2015; Guo et al., 2017) of the first choice: queries are put into 15 bins of
@@ -13,7 +17,8 @@ with few queries: chance alone leaves some difference in each bin.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +29,65 @@ from polyshot.errors import PolyshotError
 
 Z = 1.959963984540054
 """Two-sided 95 % point of the normal distribution."""
+
+
+class Estimate(NamedTuple):
+    """A mean, or a difference, over targets, trainings and episodes."""
+
+    value: float
+    episodes: float
+    """Half-width of the 95 % interval for new episodes with these trainings."""
+    by_training: tuple[tuple[Hashable, float], ...] = ()
+    """Each training's own value, where all targets have the same trainings."""
+
+    @property
+    def trainings(self) -> float | None:
+        """Half-width of the 95 % interval for new trainings; None where there is only one."""
+        values = np.array([value for _, value in self.by_training])
+        if len(values) < 2:
+            return None
+        return t_quantile(len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
+
+
+def estimate(trainings: Mapping[Hashable, ArrayLike]) -> Estimate:
+    """Average one target over trainings: training -> a number for each episode, ``[n]``.
+
+    The episodes are the same for all of them; those that not all have are left out.
+    """
+    runs = [np.asarray(values, dtype=np.float64) for values in trainings.values()]
+    if not runs:
+        raise PolyshotError("There is nothing to average.")
+    shared = min(map(len, runs))
+    table = np.stack([values[:shared] for values in runs])  # [trainings, n]
+    each = zip(trainings, table.mean(1).tolist(), strict=True)
+    return Estimate(*interval(table.mean(0)), tuple(each))
+
+
+def combined(estimates: Sequence[Estimate]) -> Estimate:
+    """Average over targets, each counting the same; their episodes are independent."""
+    if not estimates:
+        raise PolyshotError("There is nothing to average.")
+    count = len(estimates)
+    value = sum(each.value for each in estimates) / count
+    every = [dict(each.by_training) for each in estimates]
+    alike = all(own.keys() == every[0].keys() for own in every)
+    means = {key: sum(own[key] for own in every) / count for key in every[0]} if alike else {}
+    half_width = math.hypot(*(each.episodes for each in estimates)) / count
+    return Estimate(value, half_width, tuple(means.items()))
+
+
+def t_quantile(freedom: int) -> float:
+    """Return the two-sided 95 % point of Student's t."""
+    if freedom <= len(STUDENT):
+        return STUDENT[freedom - 1]
+    z, n = Z, freedom  # Cornish and Fisher's expansion, right to 0.001 from here on
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+    return z + (z**3 + z) / (4 * n) + second + third
+
+
+STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
+"""Two-sided 95 % points for 1 to 10 degrees of freedom."""
 
 
 def interval(accuracies: ArrayLike) -> tuple[float, float]:
@@ -42,14 +106,6 @@ def paired(a: ArrayLike, b: ArrayLike) -> tuple[float, float]:
             f"Paired differences need the same episodes, not {len(one)} and {len(other)}."
         )
     return interval(one - other)
-
-
-def combined(cells: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Average means with half-widths over independent targets, each counting the same."""
-    if not cells:
-        raise PolyshotError("There is nothing to average.")
-    means, half_widths = zip(*cells, strict=True)
-    return sum(means) / len(cells), math.hypot(*half_widths) / len(cells)
 
 
 BINS = 15

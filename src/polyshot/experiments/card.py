@@ -6,14 +6,14 @@ The card says what a pool was made of, how well it does, where it fails, how to 
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from typing import Any
 
 from polyshot.config import from_dict, on_backbone, preset, to_dict
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
-from polyshot.evaluation.compare import group, label
+from polyshot.evaluation.compare import accuracy, group, label
 from polyshot.evaluation.results import Result
+from polyshot.evaluation.stats import Estimate, combined
 from polyshot.experiments.protocols import shipped
 from polyshot.experiments.report.pages import render
 from polyshot.experiments.report.tables import classes_in_words, method_order, shape_in_words
@@ -97,6 +97,10 @@ def _block(pool: Pool, results: Sequence[Result]) -> dict[str, Any]:
     targets = group(results, lambda r: r.target)
     cells = {target: group(own, label) for target, own in targets.items()}
     everywhere = [method for method in methods if all(method in row for row in cells.values())]
+    estimates = {
+        target: {method: _estimate(found) for method, found in row.items()}
+        for target, row in cells.items()
+    }
     unseen = {r.target for r in results if not r.seen}
     return {
         "shape": shape_in_words(results),
@@ -107,12 +111,14 @@ def _block(pool: Pool, results: Sequence[Result]) -> dict[str, Any]:
         "several": sorted({len(own) for row in cells.values() for own in row.values()} - {1}),
         "left_out": sorted(unseen & set(pool.about["packs"])),
         "methods": methods,
-        "cells": cells,
-        "means": {
-            method: fmean(fmean(r.mean for r in row[method]) for row in cells.values())
-            for method in everywhere
-        },
+        "cells": estimates,
+        "means": {m: combined([row[m] for row in estimates.values()]) for m in everywhere},
     }
+
+
+def _estimate(results: Sequence[Result]) -> Estimate:
+    """Average the pools that were measured on a target."""
+    return accuracy({(r.pool, r.train_seed): r for r in results})
 
 
 def _remake(pool: Pool) -> str:

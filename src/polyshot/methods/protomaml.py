@@ -89,7 +89,8 @@ class ProtoMamlLearner(Learner):
 
         step = tasks_at_once(self.base, tasks.way * tasks.shot, tasks.table.side, tasks.device)
         with torch.no_grad():
-            support = tasks.support_of(self.base).split(max(1, step))  # embedded once for all parts
+            # Embedded once for all parts.
+            support = torch.split(tasks.support_of(self.base), max(1, step))
             parts = zip(tasks.chunks(step), support, strict=True)
             return torch.cat([torch.softmax(logits(*each), -1) for each in parts])
 

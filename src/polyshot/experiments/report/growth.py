@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from polyshot.evaluation import compare
-from polyshot.evaluation.compare import Interval
 from polyshot.evaluation.results import Result
+from polyshot.evaluation.stats import Estimate
 from polyshot.experiments.protocols import PARTS
 from polyshot.experiments.report.pages import UNKNOWN, percent, points
 from polyshot.experiments.report.tables import (
@@ -51,18 +51,18 @@ Runs = Mapping[tuple[str, int | None], Result]
 class Change(NamedTuple):
     """What an addition did, on the added domain and on others."""
 
-    base: Interval | None
-    before: Interval | None
-    after: Interval | None
-    start: Interval | None
+    base: Estimate | None
+    before: Estimate | None
+    after: Estimate | None
+    start: Estimate | None
     """With the domain from the start."""
-    gain: Interval | None
+    gain: Estimate | None
     """After less before."""
-    possible: Interval | None
+    possible: Estimate | None
     """From the start less before."""
-    old: Interval | None
+    old: Estimate | None
     """Mean change on the old sources."""
-    others: Interval | None
+    others: Estimate | None
     """Mean change on domains that neither pool was trained on."""
 
 
@@ -91,7 +91,7 @@ class Addition:
         """The domains that the grown pool was tested on."""
         return sorted({target for target, _ in self.runs})
 
-    def gap(self, targets: Sequence[str]) -> Interval | None:
+    def gap(self, targets: Sequence[str]) -> Estimate | None:
         """Return the mean change of the accuracy on some targets."""
         return _difference(_on(self.runs, targets), self.pools.get((self.method, self.old, ""), {}))
 
@@ -172,9 +172,9 @@ def _closed(change: Change) -> str:
     """Say how much of what a training with the domain would gain the addition has gained."""
     if change.gain is None or change.possible is None:
         return UNKNOWN
-    if change.possible[0] <= change.possible[1]:
+    if change.possible.value <= change.possible.episodes:
         return "no clear gap"
-    return f"{100 * change.gain[0] / change.possible[0]:.0f} %"
+    return f"{100 * change.gain.value / change.possible.value:.0f} %"
 
 
 def _time(runs: Sequence[Result]) -> str:
@@ -189,7 +189,7 @@ def _on(runs: Runs, targets: Sequence[str]) -> Runs:
     return {place: result for place, result in runs.items() if place[0] in targets}
 
 
-def _difference(one: Runs, other: Runs) -> Interval | None:
+def _difference(one: Runs, other: Runs) -> Estimate | None:
     """Pair results on the same episodes; others, as of a pack that was drawn anew, have no pair."""
     shared = [place for place in one if place in other]
     same = all(compare.may_pair(one[place], other[place]) for place in shared)

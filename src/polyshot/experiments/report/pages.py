@@ -16,7 +16,8 @@ from markupsafe import Markup
 from PIL import Image
 
 from polyshot.errors import PolyshotError, join_names
-from polyshot.evaluation.compare import BASELINE, Interval, Row, averages
+from polyshot.evaluation.compare import BASELINE, SEEDS_LEGEND, Row, averages, half_widths, is_clear
+from polyshot.evaluation.stats import Estimate
 from polyshot.util.files import write_text
 
 UNKNOWN = "not measured"
@@ -46,23 +47,18 @@ LATEX_MARKS = {
 # --- text
 
 
-def percent(value: Interval | None) -> str:
+def percent(value: Estimate | None) -> str:
     """Format a mean with its interval: ``81.2 ± 0.4``."""
-    return UNKNOWN if value is None else f"{100 * value[0]:.1f} ± {100 * value[1]:.1f}"
+    return UNKNOWN if value is None else f"{100 * value.value:.1f} {half_widths(value, space=' ')}"
 
 
-def points(value: Interval | None) -> str:
+def points(value: Estimate | None) -> str:
     """Format a difference with its interval, in points: ``+1.2 ± 0.4``."""
     if value is None:
         return UNKNOWN
-    text = f"{100 * value[0]:+.1f}"  # a negative zero would be read as a loss
+    text = f"{100 * value.value:+.1f}"  # a negative zero would be read as a loss
     text = "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "\u2212")
-    return f"{text} ± {100 * value[1]:.1f}"
-
-
-def is_clear(gap: Interval | None) -> bool:
-    """Tell whether a difference is more than chance."""
-    return gap is not None and abs(gap[0]) > gap[1]
+    return f"{text} {half_widths(value, space=' ')}"
 
 
 def _one_line(text: str) -> str:
@@ -118,10 +114,21 @@ def _environment(kind: str) -> Environment:
             value if isinstance(value, Markup) else escape(str(value))
         )
     made = Environment(**options)
-    filters = (percent, points, is_clear, join_names, fmean, heat_colours, themed, is_wide)
+    filters = (
+        percent,
+        points,
+        half_widths,
+        is_clear,
+        join_names,
+        fmean,
+        heat_colours,
+        themed,
+        is_wide,
+    )
     made.filters |= {each.__name__: each for each in filters}
     style = resources.files("polyshot.experiments.report").joinpath("style.css")
     made.globals |= {"style": Markup(style.read_text("utf-8")), "baseline": BASELINE}
+    made.globals |= {"seeds_legend": SEEDS_LEGEND}
     return made
 
 

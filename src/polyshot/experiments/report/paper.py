@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from polyshot.evaluation.compare import Interval, combined_if_all
+from polyshot.evaluation.compare import combined_if_all, is_clear
+from polyshot.evaluation.stats import Estimate
 from polyshot.experiments.protocols import PROTOCOLS, shipped
-from polyshot.experiments.report.pages import is_clear, percent
+from polyshot.experiments.report.pages import percent
 from polyshot.experiments.report.tables import AccuracyTable, TextTable
 from polyshot.models.backbone import parameter_count, sites_of
 from polyshot.models.modulators import Modulator
@@ -114,14 +115,14 @@ class PaperComparison:
             gap = self.table.gap(one, other, self.targets)
             theirs = self.paper_average(one) - self.paper_average(other)
             if gap is not None and theirs:
-                pairs.append((gap[0] * theirs > 0, is_clear(gap)))
+                pairs.append((gap.value * theirs > 0, is_clear(gap)))
         clear = [same for same, is_clear_pair in pairs if is_clear_pair]
         return Agreement(len(pairs), sum(same for same, _ in pairs), len(clear), sum(clear))
 
     def as_text(self) -> TextTable:
         """Make the table: ours, below it the paper's."""
 
-        def cell(ours: Interval | None, paper: float) -> str:
+        def cell(ours: Estimate | None, paper: float) -> str:
             return f"{percent(ours)}\npaper {100 * paper:.1f}"
 
         rows = [
@@ -138,7 +139,7 @@ class PaperComparison:
             f"Data and scale differ from the paper's: compare orders only.{self._sources()}",
         )
 
-    def _ours(self, method: str, targets: Sequence[str]) -> Interval | None:
+    def _ours(self, method: str, targets: Sequence[str]) -> Estimate | None:
         cells = [row.cells.get(method) for row in self.table.rows if row.target in targets]
         return combined_if_all(None if cell is None else cell.accuracy for cell in cells)
 

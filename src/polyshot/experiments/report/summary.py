@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from polyshot.errors import join_names
-from polyshot.evaluation.compare import BASELINE, Interval, group, label
+from polyshot.evaluation.compare import BASELINE, group, is_clear, label
 from polyshot.evaluation.results import Result
-from polyshot.evaluation.stats import BINS
+from polyshot.evaluation.stats import BINS, Estimate
 from polyshot.experiments.grid import Contributions, Grid
-from polyshot.experiments.report.pages import UNKNOWN, is_clear, percent, points, render
+from polyshot.experiments.report.pages import UNKNOWN, percent, points, render
 from polyshot.experiments.report.paper import PaperComparison, numbers, paper_table
 from polyshot.experiments.report.tables import (
     AccuracyTable,
@@ -43,9 +43,9 @@ class Winner(NamedTuple):
     """The best of an average over targets, and how far it is ahead of the next."""
 
     method: str
-    accuracy: Interval
+    accuracy: Estimate
     second: str = ""
-    gap: Interval | None = None
+    gap: Estimate | None = None
 
 
 def winner(table: AccuracyTable, seen: bool) -> Winner | None:
@@ -74,7 +74,7 @@ def summary(tables: Sequence[AccuracyTable]) -> list[str]:
     return render("summary.txt", winners=winners, claims=claims).splitlines()
 
 
-def _against(table: AccuracyTable, seen: bool) -> list[tuple[str, str, Interval]]:
+def _against(table: AccuracyTable, seen: bool) -> list[tuple[str, str, Estimate]]:
     """Compare the best of the pool's methods with the best rival, and with the base alone."""
     order = ranking(table.averages[seen].cells)
     ours = next((m for m in order if m in POOL), None)

@@ -1,14 +1,14 @@
 """The tables of a report: accuracies, a group of rows of the long table each, and plain text."""
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from polyshot.data.shapes import VariableShape
 from polyshot.evaluation import compare
-from polyshot.evaluation.compare import BASELINE, Cell, Interval, Row, label
+from polyshot.evaluation.compare import BASELINE, Cell, Row, is_clear, label
 from polyshot.evaluation.results import Result
+from polyshot.evaluation.stats import Estimate
 from polyshot.experiments.protocols import ADDED, PARTS, PROTOCOLS
 from polyshot.experiments.report.pages import render
 from polyshot.methods.method import find_methods
@@ -140,7 +140,7 @@ class AccuracyTable:
         """List the seen or the unseen targets."""
         return [row.target for row in self.rows if row.seen == seen]
 
-    def gap(self, one: str, other: str, targets: Sequence[str]) -> Interval | None:
+    def gap(self, one: str, other: str, targets: Sequence[str]) -> Estimate | None:
         """Return the average paired difference over targets; None where a pair is missing."""
         column = self.columns.get(one, {})
         wanted = {place: result for place, result in column.items() if place[0] in targets}
@@ -162,16 +162,10 @@ class AccuracyTable:
         """List the domains that were trained on, for any target."""
         return sorted({name for r in self._shown for name in r.sources})
 
-    def seed_spread(self) -> dict[str, float]:
-        """Return each column's standard deviation, between seeds, of the average over targets."""
-        spread = {}
-        for method, column in self.columns.items():
-            trainings = compare.group(column.values(), lambda r: r.train_seed).values()
-            whole = [own for own in trainings if len(own) == len(self.rows)]
-            if len(whole) > 1:
-                means = [statistics.fmean(r.mean for r in own) for own in whole]
-                spread[method] = statistics.stdev(means)
-        return spread
+    def has_several_trainings(self) -> bool:
+        """Tell whether any cell is a mean over trainings."""
+        cells = (cell for row in self.rows for cell in row.cells.values())
+        return any(cell.accuracy.trainings is not None for cell in cells)
 
     def _best(self, row: Row, targets: Sequence[str]) -> str | None:
         """Return the best column, if it is ahead of the runner-up by more than chance."""
@@ -179,7 +173,7 @@ class AccuracyTable:
             return None
         first, second = ranking(row.cells)[:2]
         gap = self.gap(first, second, targets)
-        return first if gap is not None and gap[0] > gap[1] else None
+        return first if gap is not None and gap.value > 0 and is_clear(gap) else None
 
     @property
     def _shown(self) -> list[Result]:
