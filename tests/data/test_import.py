@@ -342,6 +342,22 @@ def test_the_decathlons_flowers_have_the_papers_split(tmp_path: Path) -> None:
     assert pack.domain.split.sizes == (70, 16, 16)
 
 
+def test_an_imagenet_without_wordnet_ids_is_not_split_at_random_in_silence(tmp_path: Path) -> None:
+    def remark(root: Path, out: str, **options: object) -> str:
+        [one] = import_source(root, tmp_path / out, ImportOptions(**{"size": 8, **options}))
+        return one.remark
+
+    root, split = decathlon(tmp_path / "d", "imagenet12", classes=34), tmp_path / "split.json"
+    said = remark(root, "packs")
+    assert "imagenet12 is not split by the WordNet tree" in said
+    assert "--split" in said and "\n" not in said
+    names = [f"Sign{i}" for i in range(1, 35)]
+    split.write_text(json.dumps({"train": names[:20], "val": names[20:27], "test": names[27:]}))
+    assert remark(root, "own", split_file=split) == ""
+    few = decathlon(tmp_path / "few", "imagenet12")  # too few to be a source in any way
+    assert remark(few, "target") == ""
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [

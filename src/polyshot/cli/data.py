@@ -95,6 +95,8 @@ def data_import(
             typer.echo(f"kept {one.pack.path}: {what}")
             continue
         typer.echo(f"wrote {one.pack.path}: {what}, hash {one.pack.hash[:12]}")
+        if one.remark:
+            typer.echo(f"  {one.remark}", err=True)
         if one.skipped:
             named = join_names((f"{bad.where} ({bad.kind})" for bad in one.skipped), limit=3)
             typer.echo(f"  left out {len(one.skipped):,} unreadable files: {named}", err=True)

@@ -69,6 +69,8 @@ class Imported:
     """Images left out under ``skip_bad``."""
     kept: bool = False
     """The pack was there before and was left as it is."""
+    remark: str = ""
+    """What a user should know about its classes, in one line."""
 
 
 def import_source(
@@ -155,7 +157,19 @@ def _import(
             raise PolyshotError(f"{listing.name} has no readable image among {total:,} files.")
         skipped = dict(Counter(fault.kind for fault in bad))
         source = {"reader": listing.reader, "origin": listing.origin, "skipped": skipped}
-        return Imported(writer.finish(_domain(listing, good, options), source), tuple(bad))
+        pack = writer.finish(_domain(listing, good, options), source)
+        return Imported(pack, tuple(bad), remark=_remark(listing, pack))
+
+
+def _remark(listing: Listing, pack: Pack) -> str:
+    """Say where classes could not be split as the paper does."""
+    if not listing.by_wordnet or pack.domain.split.rule != "random":
+        return ""
+    return (
+        f"its class names are no WordNet ids (n02099601 ...), so that {pack.domain.name} is not "
+        "split by the WordNet tree as in the paper, but at random: give a split with --split, or "
+        "name its categories by their ids."
+    )
 
 
 def _decode_chunk(

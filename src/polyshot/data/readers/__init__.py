@@ -43,6 +43,8 @@ class Listing:
     """Whether a mirrored image still shows its class."""
     split_sizes: tuple[int, int, int] | None = None
     """Published numbers of train, val and test classes, where they differ from the rule's."""
+    by_wordnet: bool = False
+    """Whether its classes should be split by the WordNet tree, which takes WordNet ids as names."""
     empty_classes: tuple[str, ...] = ()
     """Class folders without a file in them, which are mistakes more often than not."""
     reader: str = ""

@@ -21,6 +21,8 @@ NAMES = (
     "imagenet12", "omniglot", "svhn", "ucf101", "vgg-flowers",
 )  # fmt: skip
 NOT_MIRRORED = frozenset({"gtsrb", "omniglot", "svhn"})
+BY_WORDNET = "imagenet12"
+"""What the paper splits by the WordNet tree."""
 SPLIT_SIZES = {"vgg-flowers": (70, 16, 16)}
 """The paper's table where it departs from its own rule."""
 
@@ -69,6 +71,7 @@ def _listing(root: Path, domain: str, name: str) -> Listing:
         labels=[position[category] for _, category in labelled],
         mirror=domain not in NOT_MIRRORED,
         split_sizes=sizes if len(order) == sum(sizes or ()) else None,
+        by_wordnet=domain == BY_WORDNET,
         reader="decathlon",
         origin=domain,
     )
