@@ -323,7 +323,7 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
     with pytest.raises(PolyshotError, match="cannot be written"):
         classifier.save(tmp_path)
     assert not [file for file in tmp_path.iterdir() if file.name != "c"]
-    with pytest.raises(PolyshotError, match="There is no precision 'sixx'.*'six'"):
+    with pytest.raises(PolyshotError, match=r"There is no precision 'sixx'.*'six'"):
         FewShotClassifier(POOL, precision="sixx")  # type: ignore[arg-type]
 
 

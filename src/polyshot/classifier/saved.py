@@ -302,7 +302,8 @@ def _check_shapes(answering: Answering) -> None:
         count, dim = len(say.pool.members), say.pool.config.dim
         fits &= one.weights[0].shape == say.share.shape == (1, count)
         networks = [*one.blends.values(), *(one.learned[0] if one.learned else [])]
-        read_outs = [each.classifiers for each in (*one.members.values(), *networks)]
+        read_outs = [each.classifiers for each in one.members.values()]
+        read_outs += [each.classifiers for each in networks]
         fits &= all(each.weight.shape == (1, way, dim) for each in read_outs)
         # Those that the rule asks, and something in any case.
         fits &= bool(one.mixes or networks) and max(one.members, default=0) < count

@@ -27,16 +27,8 @@ app = typer.Typer(
 app.add_typer(data, name="data")
 app.add_typer(pools, name="pool")
 for command in (
-    *(
-        example,
-        fit,
-        classify,
-        evaluate,
-        training.demo,
-        training.train,
-        training.info,
-        training.card,
-    ),
+    *(example, fit, classify, evaluate),
+    *(training.demo, training.train, training.info, training.card),
     *(experiments.methods, experiments.tune, experiments.reproduce, experiments.report),
 ):
     app.command()(command)
