@@ -332,7 +332,7 @@ def copied(module: nn.Module) -> dict[str, Tensor]:
 
 COLOURS = {"red": (220, 40, 40), "green": (30, 180, 60), "blue": (30, 60, 210)}
 COLOUR_CONFIG = ResNetConfig(width=8, stem="small/2")
-COLOUR_RULES = ["auto", "select", "average", "sum", "blend", "base", "member:cars"]
+COLOUR_RULES = ["auto", "select", "average", "sum", "blend", "soup", "base", "member:cars"]
 
 
 @cache

@@ -81,6 +81,9 @@ class ModulatorConfig:
     """Episodes of one update."""
     shape: EpisodeShape = field(default_factory=EpisodeShape)
     """Shape of the training episodes."""
+    loss_metric: Metric = "euclidean"
+    """How the loss compares queries with prototypes: by the squared distance over the root of d, as
+    in the paper, or by the cosine, as prediction does (Meta-Baseline, Chen et al., 2021)."""
     learning_rate: float = 1e-3
     """Adam's."""
     schedule: Course = "cosine"
@@ -193,6 +196,9 @@ class AdaptationConfig:
     `average` learns with each of them and takes the mean of their answers."""
     tsa_readout: Literal["prototypes", "ridge"] = "prototypes"
     """What compares queries with the support set, behind what `tsa` has learned and without it."""
+    tsa_strength: Share = 1.0
+    """How far the network goes from its start towards what `tsa` has learned, in weights: between
+    them lie networks that are better on queries (WiSE-FT, Wortsman et al., 2022)."""
     tsa_sites: tuple[str, ...] = ("all",)
     """At which of the pool's sites `tsa` learns: `all`, `late` (the later half in the order of the
     forward pass), and names or patterns of sites, such as ``layer4.*``; a site that any of them
@@ -200,6 +206,8 @@ class AdaptationConfig:
     a crop. None: the map alone."""
     ridge_lambda: Annotated[float, Range(1e-6, 1e6)] = 1.0
     """Penalty of `ridge` on its weights."""
+    ridge_power: Annotated[float, Range(0.01, 10)] = 1.0
+    """Power of the embeddings' entries, which `ridge` raises them to first."""
     ridge_scale: Annotated[float, Range(1e-3, 1e6)] = 12.0
     """Inverse temperature of `ridge`: logits are this times its scores, which are 0 to 1 or so."""
 
@@ -219,6 +227,7 @@ FOREIGN = AdaptationConfig(
     tsa_share=0.5,
     tsa_inverse_temperature=1.0,
     ridge_lambda=0.3,
+    ridge_power=0.5,
     ridge_scale=11.0,
 )
 """On networks from elsewhere, which have seen the world (docs/backbones.md)."""
@@ -332,7 +341,12 @@ PRESETS: dict[str, Config] = {
             start="random", head_optimiser="adam", learning_rate=1e-3, pull=0.0
         ),
     ),
-    "strong": Config(preset="strong", views="five"),
+    "strong": Config(
+        preset="strong",
+        views="five",
+        modulator=ModulatorConfig(loss_metric="cosine", shape=EpisodeShape(shot=1)),
+        adaptation=AdaptationConfig(ridge_power=0.7),
+    ),
 }
 
 
@@ -365,10 +379,14 @@ def on_backbone(config: Config, name: str) -> Config:
     """Return a config for another base.
 
     One from elsewhere comes with its own views and settings of adaptation, as in
-    `Pool.from_backbone`: a preset's are made for our base.
+    `Pool.from_backbone`, and with modulators by the paper's loss: a preset's are made for our base.
     """
     config = replace(config, backbone=name)
-    return replace(config, adaptation=FOREIGN, views=FOREIGN_VIEWS) if config.foreign else config
+    if not config.foreign:
+        return config
+    plain = ModulatorConfig()
+    modulator = replace(config.modulator, loss_metric=plain.loss_metric, shape=plain.shape)
+    return replace(config, adaptation=FOREIGN, views=FOREIGN_VIEWS, modulator=modulator)
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -386,8 +404,11 @@ LATER: Mapping[str, Any] = {
     "tsa_rates": "choose",
     "tsa_readout": "prototypes",
     "tsa_sites": ("all",),
+    "tsa_strength": 1.0,
     "ridge_lambda": 1.0,
+    "ridge_power": 1.0,
     "ridge_scale": 12.0,
+    "loss_metric": "euclidean",
 }
 """Fields that came later, by name, with the values that mean what was before."""
 

@@ -27,7 +27,7 @@ def test_the_order_of_the_tables_does_not_depend_on_who_was_imported_first() -> 
     names = [method.name for method in find_methods()]
     assert names[:6] == ["base", "finetune", "finetune-all", "protonet", "simple-avg", "feat"]
     pool_rules = ["select", "average", "select-channel", "average-channel"]
-    assert names[-11:] == [*pool_rules, "soft", "loo", "sum", "sur", "urt", "blend", "auto"]
+    assert names[-12:] == [*pool_rules, "soft", "loo", "sum", "sur", "urt", "blend", "soup", "auto"]
 
 
 def test_the_base_is_read_out_by_prototypes_at_its_best_scale(

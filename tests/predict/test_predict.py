@@ -36,7 +36,8 @@ from tests.helpers import (
 METRICS = get_args(Metric)
 ADAPTATIONS = tuple(name for name in get_args(Adaptation) if name != "tsa")
 """Those that embeddings are enough for."""
-EVERY_RULE = (*(name for name in RULES if name != "blend"), "member:one", "member:off")
+ON_EMBEDDINGS = [name for name in RULES if RULES[name].mixes != "modulators"]
+EVERY_RULE = (*ON_EMBEDDINGS, "member:one", "member:off")
 EVERY_HEAD = (
     AdaptationConfig(steps=15, updates=3),
     AdaptationConfig(start="random", steps=3, updates=2, rates=(0.5,)),

@@ -1,5 +1,7 @@
 """The closed-form head: against a plain solution, whatever the shape of the tasks."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -86,3 +88,17 @@ def test_every_rule_reads_out_by_it(name: str, shot: int) -> None:
     made = answers(pool, tasks, name, "ridge")
     assert made.isfinite().all() and torch.allclose(made.sum(-1), torch.ones(()))
     assert not torch.allclose(made, answers(pool, tasks, name, "none"), atol=1e-3)
+
+
+def test_a_power_is_taken_of_every_entry_with_its_sign() -> None:
+    support = torch.randn(2, 3, 4, 8, generator=torch.Generator().manual_seed(5)).double()
+    query = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(6)).double()
+    config = AdaptationConfig(ridge_lambda=0.5, ridge_power=0.5)
+
+    def root(x: torch.Tensor) -> torch.Tensor:
+        return torch.sign(x) * x.abs().sqrt()
+
+    plain = replace(config, ridge_power=1.0)
+    expected = by_ridge(root(support), None, plain).logits(root(query))
+    torch.testing.assert_close(by_ridge(support, None, config).logits(query), expected)
+    assert not torch.allclose(by_ridge(support, None, plain).logits(query), expected, atol=1e-3)

@@ -10,7 +10,7 @@ from polyshot.config import Config
 from polyshot.data.augment import Augment, augment
 from polyshot.data.pack import Pack
 from polyshot.data.table import Images
-from polyshot.models.heads import prototype_logits, prototypes
+from polyshot.models.heads import Metric, prepared, prototype_logits, prototypes
 from polyshot.models.views import normalise
 from polyshot.training.base import initial_base
 from polyshot.training.modulators import (
@@ -29,11 +29,12 @@ def make(packs: list[Pack], config: Config, resident: bool = True) -> ModulatorS
     return ModulatorStep(base, train, 1, validation[1], config)
 
 
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
 @pytest.mark.parametrize("kind", ["conv1x1", "channel"])
 def test_the_first_loss_is_the_bases_episode_by_episode(
-    kind: str, packs: list[Pack], config: Config
+    kind: str, metric: Metric, packs: list[Pack], config: Config
 ) -> None:
-    own = replace(config.modulator, kind=kind, augment=Augment())
+    own = replace(config.modulator, kind=kind, augment=Augment(), loss_metric=metric)
     config = replace(config, modulator=own)
     step = make(packs, config)
     base, shape = initial_base(config).eval(), own.shape
@@ -46,9 +47,9 @@ def test_the_first_loss_is_the_bases_episode_by_episode(
             pixels = augment(pixels, Augment(), 0, 0)  # resampling at rest still rounds
             return base(normalise(pixels)).view(*ids.shape, -1)
 
-        centres = prototypes(embed(support))
-        scale = 1 / math.sqrt(config.model.dim)
-        logits = prototype_logits(embed(query).flatten(0, 1), centres, "euclidean", scale)
+        centres = prototypes(prepared(embed(support), metric))
+        scale = 20.0 if metric == "cosine" else 1 / math.sqrt(config.model.dim)
+        logits = prototype_logits(embed(query).flatten(0, 1), centres, metric, scale)
         losses.append(F.cross_entropy(logits, torch.arange(5).repeat_interleave(shape.queries)))
     assert step.loss(1).item() == pytest.approx(torch.stack(losses).mean().item(), rel=1e-4)
 

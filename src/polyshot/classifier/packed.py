@@ -92,6 +92,7 @@ def _unpack_pool(tensors: Mapping[str, Tensor], pool: Pool, about: FittedTasks) 
 def _pack_read_out(read_out: TaskClassifiers, precision: Precision) -> dict[str, Tensor]:
     packed = {"weight": read_out.weight, "scale": read_out.scale.clone()}
     packed["unit"] = torch.tensor([read_out.unit])
+    packed["power"] = torch.tensor([read_out.power], dtype=torch.float64)
     for name in OPTIONAL:
         if (tensor := getattr(read_out, name)) is not None:
             packed[name] = tensor
@@ -112,7 +113,8 @@ def _unpack_read_out(tensors: Mapping[str, Tensor], device: torch.device) -> Tas
     if other := _inside(tensors, "also"):
         rows = torch.zeros(1, dtype=torch.int64, device=device)
         also = rows, _unpack_read_out(other, device)
-    return TaskClassifiers(**{"bias": None, **own}, unit=bool(tensors["unit"]), also=also)  # type: ignore[arg-type]
+    plain = {"unit": bool(tensors["unit"]), "power": float(tensors["power"])}
+    return TaskClassifiers(**{"bias": None, **own, **plain}, also=also)  # type: ignore[arg-type]
 
 
 def _pack_network(network: OwnNetworks, precision: Precision) -> dict[str, Tensor]:

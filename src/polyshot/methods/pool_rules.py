@@ -167,6 +167,6 @@ _PAPERS: tuple[tuple[str, str, Kind, str], ...] = (
 )
 for _name, _rule, _kind, _about in _PAPERS:
     register(_method(_name, _rule, _kind, _about, _CHOI))
-for _name in ("soft", "loo", "sum", "sur", "urt", "blend", "auto"):
+for _name in ("soft", "loo", "sum", "sur", "urt", "blend", "soup", "auto"):
     _about, _, _paper = RULES[_name].about.rpartition("; ")
     register(_method(_name, _name, "conv1x1", _about, _paper))

@@ -13,12 +13,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from polyshot.models.backbone import sites_of, walk_through
+from polyshot.models.backbone import Snapshot, sites_of, walk_through
 from polyshot.models.modulators import TaskModulators, fold_task, task_modulators
 from polyshot.models.views import Views
 from polyshot.pool.pool import Pool
 from polyshot.predict.readout import TaskClassifiers, fit_classifiers
-from polyshot.tasks import Queries, Tasks, embed
+from polyshot.tasks import Queries, Tasks, embed, for_prediction
 from polyshot.util.device import bf16_on
 
 AT_ONCE = {"cpu": 4, "cuda": 100}
@@ -41,10 +41,14 @@ class OwnNetworks:
     """Of these tasks."""
     inverse_temperature: Tensor
     """``[k]``: factor on the logarithms of probabilities where what was learned has a share."""
+    common: nn.Module | None = None
+    """The network, where all tasks have the same one: the modulators are then of one row."""
 
     def logits(self, queries: Queries) -> Tensor:
         """Classify the queries of the tasks `rows`: ``[k, W, Q]``."""
-        if len(self.rows) == 1:  # as a plain network it is twice as fast
+        if self.common is not None:
+            embeddings = queries.query_of(self.common, self.rows)
+        elif len(self.rows) == 1:  # as a plain network it is twice as fast
             # Nobody else asks this network: the table's other images are left alone.
             embeddings = queries.of_task(self.rows).query_of(self.folded)
         else:
@@ -55,7 +59,7 @@ class OwnNetworks:
     @cached_property
     def folded(self) -> nn.Module:
         """The network of a single task, as a plain one."""
-        return fold_task(self.base, self.modulators, 0)
+        return self.common or fold_task(self.base, self.modulators, 0)
 
 
 def blended(pool: Pool, weights: Tensor) -> TaskModulators:
@@ -71,16 +75,37 @@ def blended_scale(pool: Pool, weights: Tensor) -> Tensor:
 
 
 def blend_networks(pool: Pool, tasks: Tasks, weights: Tensor, adaptation: str) -> OwnNetworks:
-    """Give each task its blend; `adaptation` is one on embeddings: none, head or pa."""
-    modulators = blended(pool, weights)
+    """Give each task its blend; `adaptation` is one on embeddings: none, head, ridge or pa."""
+    same = len(weights) > 1 and bool((weights == weights[:1]).all())
+    common = _common(pool, weights) if same else None
+    modulators = blended(pool, weights if common is None else weights[:1])
     rows = torch.arange(len(tasks), device=pool.device)
-    flat = embed_own(pool.base, modulators, flat_support(tasks), rows, tasks.table.views)
-    support, scale = flat.view(*tasks.support.shape, -1), blended_scale(pool, weights)
+    if common is None:
+        flat = embed_own(pool.base, modulators, flat_support(tasks), rows, tasks.table.views)
+        support = flat.view(*tasks.support.shape, -1)
+    else:
+        support = tasks.support_of(common)
     classifiers = fit_classifiers(
-        support, tasks.mask, pool.metric, scale, adaptation, pool.adaptation
+        *(support, tasks.mask, pool.metric, blended_scale(pool, weights)),
+        *(adaptation, pool.adaptation),
     )
     as_it_is = torch.ones(len(tasks), device=pool.device)
-    return OwnNetworks(pool.base, modulators, rows, classifiers, as_it_is)
+    return OwnNetworks(pool.base, modulators, rows, classifiers, as_it_is, common)
+
+
+def _common(pool: Pool, weights: Tensor) -> nn.Module:
+    """Return the blend of tasks with the same weights [E, M]: one object while the pool stays."""
+    shares, of = tuple(weights[0].tolist()), (*pool.modulators.values(), *pool.strengths.values())
+    known = _COMMON.get(pool.base)
+    if known is None or known[0] != (shares, of) or not known[1].holds():
+        network = for_prediction(fold_task(pool.base, blended(pool, weights[:1]), 0))
+        parts = Snapshot(pool.base, *pool.modulators.values())
+        known = _COMMON[pool.base] = (shares, of), parts, network
+    return known[2]
+
+
+_COMMON: WeakKeyDictionary[nn.Module, tuple[object, Snapshot, nn.Module]] = WeakKeyDictionary()
+"""The latest such blend over each base."""
 
 
 def embed_own(
@@ -115,6 +140,8 @@ def embed_own(
 
 def support_embeddings(networks: OwnNetworks, tasks: Tasks) -> Tensor:
     """Embed the support sets of the tasks `rows` by their own networks: raw ``[k, W, S, d]``."""
+    if networks.common is not None:
+        return tasks.support_of(networks.common, networks.rows)
     images = flat_support(tasks)
     flat = embed_own(networks.base, networks.modulators, images, networks.rows, tasks.table.views)
     return flat.view(len(networks.rows), tasks.way, tasks.shot, -1)

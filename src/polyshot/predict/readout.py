@@ -13,7 +13,7 @@ from polyshot.config import AdaptationConfig
 from polyshot.models.heads import USUAL_SCALE, Metric, prepared, prototypes
 from polyshot.predict.adapt.head import adapt_heads, heads_are_unit
 from polyshot.predict.adapt.pa import learn_maps
-from polyshot.predict.adapt.ridge import ridge_heads
+from polyshot.predict.adapt.ridge import powered, ridge_heads
 from polyshot.tasks import pick
 
 
@@ -36,6 +36,8 @@ class TaskClassifiers:
     """``[E, d, d]``, which queries of unit norm go through first."""
     centre: Tensor | None = None
     """``[E, 1, d]``, taken from queries of unit norm, behind the map where there is one."""
+    power: float = 1.0
+    """Of the entries of queries, before a centre is taken from them."""
     also: "tuple[Tensor, TaskClassifiers] | None" = None
     """Others, of k tasks, and int64 ``[k]`` which: these judge by the mean of both."""
     diverged: Tensor | None = None
@@ -47,7 +49,7 @@ class TaskClassifiers:
         if self.maps is not None:
             x = F.normalize(x, dim=-1) @ self.maps.mT
         if self.centre is not None:
-            x = F.normalize(x, dim=-1) - self.centre
+            x = F.normalize(powered(x, self.power), dim=-1) - self.centre
         scores = self.weight @ x.mT
         if self.unit:  # afterwards: there are fewer scores than entries of queries
             length = torch.linalg.vector_norm(x, dim=-1).clamp(min=1e-12)  # [E, Q]
@@ -100,9 +102,10 @@ def by_ridge(
     seen = support
     if maps is not None:
         seen = F.normalize(support, dim=-1) @ maps.mT.unsqueeze(1)
-    weight, centre = ridge_heads(seen, mask, config.ridge_lambda)
+    weight, centre = ridge_heads(seen, mask, config.ridge_lambda, config.ridge_power)
     scale = weight.new_full((len(weight),), config.ridge_scale)
-    return TaskClassifiers(weight, None, scale, unit=True, maps=maps, centre=centre)
+    made = TaskClassifiers(weight, None, scale, unit=True, maps=maps, centre=centre)
+    return replace(made, power=config.ridge_power)
 
 
 def _by_prototypes(

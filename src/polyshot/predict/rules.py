@@ -193,6 +193,14 @@ def _blend_members(pool: Pool) -> list[int]:
     return _all_members(pool) if pool.selector is None else [0]
 
 
+def _for_soup(pool: Pool, tasks: Tasks) -> Tensor:
+    return uniform(pool, tasks)
+
+
+def _no_members(_: Pool) -> list[int]:
+    return []
+
+
 def _alone(member: int, pool: Pool, tasks: Tasks) -> Tensor:
     result = torch.zeros(len(tasks), len(pool.members))
     result[:, member] = 1.0
@@ -231,6 +239,7 @@ ABOUT = {
     "urt": "cosines, by attention to the members' prototypes; URT (Liu et al., 2021)",
     "blend": "one modulator mixed from all by the selector's chances; FLUTE (Triantafillou et al., "
     "2021)",
+    "soup": "one network, the mean of all members' weights; Model soups (Wortsman et al., 2022)",
 }
 _ALL = (
     Rule("auto", ABOUT["auto"], automatic, mixes="scores", selector=True),
@@ -243,6 +252,7 @@ _ALL = (
     Rule("sur", ABOUT["sur"], by_sur, mixes="scores", selector=True),
     Rule("urt", ABOUT["urt"], by_attention, mixes="scores", check=Pool.check_urt),
     Rule("blend", ABOUT["blend"], _for_blend, _blend_members, mixes="modulators", selector=True),
+    Rule("soup", ABOUT["soup"], _for_soup, _no_members, mixes="modulators"),
 )
 RULES: dict[str, Rule] = {rule.name: rule for rule in _ALL}
 

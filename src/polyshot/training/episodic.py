@@ -18,7 +18,7 @@ from polyshot.data.augment import augment
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.table import Images, Prefetch
 from polyshot.models.foreign import Backbone
-from polyshot.models.heads import prototype_logits, prototypes
+from polyshot.models.heads import USUAL_SCALE, Metric, prepared, prototype_logits, prototypes
 from polyshot.models.views import normalise
 from polyshot.tasks import Tasks
 from polyshot.training.step import Group, Plan, Step, decayed_by_kind
@@ -57,11 +57,15 @@ class EpisodeBatch:
         """Compare logits of the queries ``[E, W * Q, W]`` with their labels."""
         return F.cross_entropy(logits.float().flatten(0, 1), self.labels.flatten())
 
-    def prototype_loss(self) -> Tensor:
-        """Classify the queries by prototypes, squared distance / sqrt(d): cross-entropy."""
+    def prototype_loss(self, metric: Metric = "euclidean") -> Tensor:
+        """Classify the queries by prototypes, squared distance / sqrt(d) or cosine: cross-entropy.
+
+        The cosine is of unit embeddings and times what predictions usually take, too.
+        """
         support, query = self.split(self.embeddings)
-        scale = 1 / math.sqrt(query.shape[-1])
-        return self.cross_entropy(prototype_logits(query, prototypes(support), scale=scale))
+        scale = USUAL_SCALE if metric == "cosine" else 1 / math.sqrt(query.shape[-1])
+        centres = prototypes(prepared(support, metric))
+        return self.cross_entropy(prototype_logits(query, centres, metric, scale))
 
 
 class Learner(nn.Module, ABC):

@@ -76,7 +76,8 @@ class ModulatorStep(EpisodeStep):
 
     def loss(self, number: int) -> Tensor:
         """Cross-entropy of prototypes, all episodes in one forward."""
-        return self.batch(number, self._member).prototype_loss()
+        metric = self.config.modulator.loss_metric
+        return self.batch(number, self._member).prototype_loss(metric)
 
     def validate(self) -> float:
         """Accuracy on episodes of the source's validation classes, at full strength."""

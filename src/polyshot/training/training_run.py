@@ -135,14 +135,14 @@ class TrainingRun:
         Runs of several presets share it: its config holds what these networks depend on alone.
         """
         plain, own = Config(), self.config
-        idle = ("kind", "strengths", "channel_learning_rate", "members")
+        idle = ("kind", "strengths", "channel_learning_rate", "members", "loss_metric")
         usual = {name: getattr(plain.modulator, name) for name in idle}
         needed = ("seed", "size", "backbone", "model", "shape", "validation_episodes")
         config = replace(
             plain,
             preset="episodes",
             metric="euclidean",
-            modulator=replace(own.modulator, **usual),
+            modulator=replace(own.modulator, shape=own.shape, **usual),
             **{name: getattr(own, name) for name in needed},
         )
         return TrainingRun([self.packs[source]], config, self.folder, self.device, self.report)

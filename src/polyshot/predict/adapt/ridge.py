@@ -4,7 +4,9 @@ Embeddings of unit norm, less the mean of the support set, to unit norm again; t
 from these to the classes, with a penalty lambda on the weights (*Meta-learning with differentiable
 closed-form solvers*, Bertinetto et al., 2019, who learn the embedding with it; here it is as it
 is). What all images of a task have in common tells nothing about their classes, and with few images
-it is most of an embedding: that is why centring pays most at one shot.
+it is most of an embedding: that is why centring pays most at one shot. Before anything else a power
+below 1 may take from single large entries their say (Tukey's transform; *Free Lunch for Few-shot
+Learning*, Yang et al., 2021).
 
 E tasks, W ways, S shots, N = W * S images, d entries an embedding.
 """
@@ -17,12 +19,20 @@ AT_ONCE = 1 << 27
 """Numbers of the systems that are solved at once."""
 
 
-def ridge_heads(support: Tensor, mask: Tensor | None, penalty: float) -> tuple[Tensor, Tensor]:
+def powered(embeddings: Tensor, power: float) -> Tensor:
+    """Raise entries to a power, each with its sign: [..., d]; unchanged where that is 1."""
+    return embeddings if power == 1 else embeddings.sign() * embeddings.abs().pow(power)
+
+
+def ridge_heads(
+    support: Tensor, mask: Tensor | None, penalty: float, power: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Solve for a head of each task: weight ``[E, W, d]``, and the centre ``[E, 1, d]``.
 
     `support` are raw embeddings ``[E, W, S, d]``, `mask` is bool ``[E, W, S]``, True where there is
     an image. Classes count the same, however many images they have.
     """
+    support = powered(support, power)
     if mask is None:
         mask = torch.ones(support.shape[:-1], dtype=torch.bool, device=support.device)
     step = max(1, AT_ONCE // min(support[0, ..., 0].numel(), support.shape[-1]) ** 2)

@@ -113,9 +113,9 @@ class Networks:
             self.tasks.table.views,
             found.leaves[-1],
         )
-        if config.tsa_readout == "prototypes" and views == "one":
+        if config.tsa_readout == "prototypes" and views == "one" and config.tsa_strength == 1:
             return TaskClassifiers(found.centres, None, found.scale, unit=True, maps=maps)
-        # What was found is of the whole images alone.
+        # What was found is of the whole images alone, and of all that was learned.
         images, learned = (
             own_networks.flat_support(self.tasks),
             self.learned(found.leaves, found.rows),
@@ -206,6 +206,7 @@ def learn_own_networks(
         if averages:
             config, rates = replace(config, rates=(rate,)), torch.full_like(rates, rate)
         found = learn_tasks(networks, tasks.present, config, usual, plain, report, rates)
+        found = _weakened(found, networks, config.tsa_strength)
         diverged |= found.diverged
         if len(found.rows):
             read_out = networks.read_out(found, config)
@@ -213,6 +214,14 @@ def learn_own_networks(
             own = (found.rows, read_out, softening[found.rows])
             made.append(OwnNetworks(pool.base, modulators, *own))
     return made, diverged
+
+
+def _weakened(found: Learned, networks: Networks, strength: float) -> Learned:
+    """Go only a part of the way from where learning started, in weights."""
+    if strength == 1 or not len(found.rows):
+        return found
+    pairs = zip(networks.start(found.rows), found.leaves, strict=True)
+    return replace(found, leaves=[torch.lerp(start, leaf, strength) for start, leaf in pairs])
 
 
 def learning_sites(names: Sequence[str], wanted: Sequence[str]) -> list[str]:
