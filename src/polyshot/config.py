@@ -345,7 +345,14 @@ PRESETS: dict[str, Config] = {
         preset="strong",
         views="five",
         modulator=ModulatorConfig(loss_metric="cosine", shape=EpisodeShape(shot=1)),
-        adaptation=AdaptationConfig(ridge_power=0.7),
+        adaptation=AdaptationConfig(
+            tsa_share=1.0,
+            tsa_strength=0.5,
+            tsa_readout="ridge",
+            tsa_inverse_temperature=0.56,
+            familiar_inverse_temperature=0.85,
+            ridge_power=0.7,
+        ),
     ),
 }
 
@@ -384,8 +391,7 @@ def on_backbone(config: Config, name: str) -> Config:
     config = replace(config, backbone=name)
     if not config.foreign:
         return config
-    plain = ModulatorConfig()
-    modulator = replace(config.modulator, loss_metric=plain.loss_metric, shape=plain.shape)
+    modulator = replace(config.modulator, loss_metric="euclidean", shape=config.shape)
     return replace(config, adaptation=FOREIGN, views=FOREIGN_VIEWS, modulator=modulator)
 
 

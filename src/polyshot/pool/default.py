@@ -5,9 +5,11 @@ from pathlib import Path
 
 from polyshot.errors import PolyshotError
 
-NAME = "default"
-PACKAGED = Path(__file__).parents[1] / "pools" / NAME
-"""Where the pool lies that ships with the package."""
+NAME, ON_LITE0 = "default", "lite0"
+"""Of the pools that ship with the package; the latter's base is not in it (`models.loaders`)."""
+POOLS = Path(__file__).parents[1] / "pools"
+PACKAGED = POOLS / NAME
+"""Where the pool of our own base lies."""
 CARD = "CARD.md"
 """A pool's card, where it lies in its folder."""
 VARIABLE = "POLYSHOT_POOL"
@@ -15,10 +17,12 @@ VARIABLE = "POLYSHOT_POOL"
 
 
 def pool_path(name: str | Path) -> Path:
-    """Return the folder of a pool that a user named: a path, or ``default``.
+    """Return the folder of a pool that a user named: a path, ``default`` or ``lite0``.
 
     A folder of one's own called default is ``./default``.
     """
+    if name == ON_LITE0:
+        return POOLS / ON_LITE0
     return default_pool() if name == NAME else Path(name)
 
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyshot.errors import PolyshotError, did_you_mean, join_names, unknown
+from polyshot.models.foreign import ForeignConfig
 from polyshot.models.heads import leave_one_out_logits, prepared, prototypes
 from polyshot.models.selector import task_embedding
 from polyshot.pool.pool import Pool
@@ -227,7 +228,8 @@ def _given(weights: Tensor, _: Pool, __: Tasks) -> Tensor:
 
 _DOS = "Learning Disparate Modulators (Choi et al., 2019)"
 ABOUT = {
-    "auto": "all members' cosines, by the mean of selector and leave-one-out; Polyshot (2026)",
+    "auto": "all members' cosines, by the mean of selector and leave-one-out; on a network from "
+    "elsewhere 'soup'; Polyshot (2026)",
     "select": f"DoS: the member that the selector chooses; {_DOS}",
     "average": f"DoA: all members, equally; {_DOS}",
     "base": "the base alone; Prototypical Networks (Snell et al., 2017)",
@@ -259,6 +261,8 @@ RULES: dict[str, Rule] = {rule.name: rule for rule in _ALL}
 
 def rule(name: str, pool: Pool) -> Rule:
     """Look a rule up: one of `RULES`, or ``member:<domain>``; refuses what the pool cannot do."""
+    if name == "auto" and isinstance(pool.config, ForeignConfig) and pool.modulators:
+        name = "soup"  # what is best there, and one network (docs/backbones.md)
     if name in RULES:
         found = RULES[name]
         if found.check:
