@@ -22,8 +22,8 @@ class Grid:
     `show` says what of it is shown: `gain` 81.2 (+0.4 ±0.1), and of the base 80.8 ±0.2;
     `plain gain` the same without the base's interval; `both` 81.2 ±0.2 (+0.4 ±0.1); `value` 81.2;
     `difference` +0.4 ±0.1; `calibration` the calibration error; `cost` multiply-adds and time;
-    `sameness` whether all answers are the same; `budget` episodes of training. A line's or a column's own `show` and `against` go
-    first.
+    `sameness` whether all answers are the same; `budget` episodes of training. A line's or a
+    column's own `show` and `against` go first.
     """
 
     rows: Filter
