@@ -40,6 +40,8 @@ class Grid:
     """Fields that are alike in two results that are compared."""
     but: Mapping[tuple[str, str], Filter] = field(default_factory=dict)
     """What else single cells ask for."""
+    missing: str = ""
+    """What stands where there are no rows."""
 
 
 @dataclass(frozen=True)
@@ -323,6 +325,14 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
         {"table": "rivals", "run": "rivals-paper", "protocol": "seen"},
         methods(*RIVALS, *OURS, *CHANNEL, **PAPER_NAMES),
         {**BUDGET, **SEEN_SHOTS},
+    ),
+    "rivals-budget": Grid(
+        {"table": "rivals", "run": "rivals-budget", "protocol": "seen"},
+        methods("base", "finetune-all", "protonet", "feat", "protomaml", "tadam", "select",
+                **PAPER_NAMES),
+        {**BUDGET, "5-shot": SEEN_SHOTS["5-shot"], "1-shot": SEEN_SHOTS["1-shot"],
+         "5-shot, adapted": SEEN_SHOTS["5-shot, adapted"]},
+        missing="not measured",
     ),
     "rivals-unseen": unseen("gtsrb", "cars", "plankton", "flowers", "dtd"),
     **{f"rivals-{name}": unseen(name) for name in ("gtsrb", "cars", "plankton", "flowers", "dtd")},

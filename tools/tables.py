@@ -165,7 +165,8 @@ def grid(spec: Grid, store: Store) -> list[str]:
     for place, cell in cells.items():
         texts[place] = cell_text(cell, texts[place], spec.digits, marked.get(place))
     rows = [
-        [line, *(texts.get((line, column), "") for column in spec.columns)] for line in spec.lines
+        [line, *(texts.get((line, column), spec.missing) for column in spec.columns)]
+        for line in spec.lines
     ]
     return markdown([spec.corner, *spec.columns], rows)
 
