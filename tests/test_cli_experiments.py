@@ -206,10 +206,10 @@ def test_failed_cells_give_exit_code_1_and_are_tried_again(packs: Path, tmp_path
 
 def test_tuning_prints_what_it_tried(packs: Path, tmp_path: Path) -> None:
     said = done("tune", "finetune", *options(packs, tmp_path / "grid"))
-    assert said.count("learning_rate") == 3 and said.count("chosen") == 1
+    assert said.count("learning_rate") >= 3 and said.count("chosen") == 1
     assert f"wrote {tmp_path / 'grid' / 'tuned.json'}" in said
     entry = json.loads((tmp_path / "grid" / "tuned.json").read_text())["tiny"]["finetune"]
-    assert len(entry["tried"]) == 3
+    assert len(entry["tried"]) == said.count("learning_rate")
     assert "leave theirs out" in refused(
         "tune", "finetune", *options(packs, tmp_path / "grid"), "--set", "finetune.epochs=1"
     )
@@ -237,7 +237,7 @@ def test_bad_input_is_one_line(packs: Path, tmp_path: Path) -> None:
         (["reproduce", "seen", *options(packs, tmp_path / "file")], "is a file"),
         (["reproduce", "seen", *options(tmp_path / "empty", out)], "no packs"),
         (["reproduce", "seen", *options(tmp_path / "none", out)], "no folder"),
-        (["tune", "base", *options(packs, out)], "nothing to tune"),
+        (["tune", "select", *options(packs, out)], "nothing to tune"),
         (["tune", "bse", *options(packs, out)], "no method 'bse'"),
     ]
     for command, message in bad:

@@ -1,5 +1,6 @@
 """The tables of README and docs are what their rows say, and the tool tells where they are not."""
 
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,15 @@ from types import ModuleType
 
 import pytest
 
-from polyshot.evaluation.results import Result, read_results, read_runs, write_results
+from polyshot.evaluation.results import (
+    Result,
+    read_results,
+    read_runs,
+    read_table,
+    write_results,
+)
+from polyshot.util.files import read_json, write_json, write_text
+from tests.experiments.fake_grid import fake_result
 
 ROOT = Path(__file__).parents[1]
 
@@ -113,3 +122,102 @@ def test_a_cell_is_one_row_of_each_place(tool: ModuleType) -> None:
     rows = tool.Store(ROOT / "results").find({"table": "seeds", "method": "base", "shot": 5})
     with pytest.raises(tool.PolyshotError, match="two rows of base"):
         tool.keyed(rows, ("target",))
+
+
+def test_budgets_are_of_rows_or_of_what_was_before(tool: ModuleType) -> None:
+    rows = tool.Store(ROOT / "results").find(
+        {"table": "rivals", "run": "rivals", "protocol": "seen"}
+    )
+    by_method = {row.method: row for row in rows}
+    wanted = {
+        "base": "none", "finetune-all": "none", "feat": "4,000", "select": "32,000",
+        "simple-avg": "80,000",
+    }  # fmt: skip
+    assert {name: tool.budget([by_method[name]]) for name in wanted} == wanted
+    noted = replace(by_method["feat"], training_episodes=28000)
+    assert tool.budget([noted, by_method["select"]]) == "28,000 to 32,000"
+
+
+def test_the_page_of_the_paper_fills_in(tool: ModuleType, checkout: Path) -> None:
+    """Rows of a run by that name stand beside the paper's; what has none says so."""
+    (checkout / "results" / "paper.parquet").unlink(missing_ok=True)
+    store = tool.Store(checkout / "results")
+    assert tool.table("paper-seen", store).count("not measured") == 9 * 9
+    rows = store.find({"table": "rivals", "run": "rivals-paper"})
+    runs = read_json(checkout / "results" / "runs.json")
+    write_json(checkout / "results" / "runs.json", {**runs, "paper": runs["rivals-paper"]})
+    joint = [replace(r, protocol="joint") for r in rows if r.method in ("base", "select")]
+    own = [replace(row, run="paper") for row in [*rows, *joint]]
+    write_results(checkout / "results" / "paper.parquet", own)
+    store = tool.Store(checkout / "results")
+    text = tool.table("paper-seen", store)
+    means = {
+        (r.target, r.method): f"{100 * r.mean:.1f}"
+        for r in rows
+        if r.shot == 5 and r.adaptation == "none"
+    }
+    lines = {line.split(" | ")[0].strip("| "): line for line in text.splitlines()}
+    assert f"| {means['gtsrb', 'select']} (96.5) |" in lines["gtsrb"]
+    assert f"| {means['cars', 'select']} (62.9) |" in lines["aircraft; ours: cars"]
+    assert lines["dtd"].count("not measured") == 9  # never a source with us
+    seven = ("cars", "cifar100", "gtsrb", "imagenet", "omniglot", "actions", "flowers")
+    mean = sum(float(means[name, "average"]) for name in seven) / 7
+    average = lines["**average, those measured of DoS**"]
+    shown = re.findall(r"([0-9.]+) ±0\.\d \(([0-9.]+)\)", average)
+    assert float(shown[7][0]) == pytest.approx(mean, abs=0.06)
+    assert float(shown[7][1]) == pytest.approx(
+        (42.82 + 62.96 + 82.93 + 57.83 + 95.54 + 69.68 + 83.63) / 7, abs=0.06
+    )
+    claims = tool.table("paper-claims", store)
+    (line,) = [line for line in claims.splitlines() if line.startswith("| DoS beats FEAT |")]
+    assert line.count("the other way round: -0.4 ±0.1") == 2  # ours, and where it was taken from
+    assert "| base + prototypes |" in tool.table("paper-joint", store)
+    assert "(0.0 ±0.0)" in tool.table("paper-joint", store)  # the same rows
+    figure = tool.table("paper-figure-seen-5", store)
+    assert "| **average** |" in figure and "-4.5 ±0.2" in figure
+    assert run(tool, checkout) == 0 and run(tool, checkout, "--check") == 0
+    page = (checkout / "docs" / "results" / "paper.md").read_text(encoding="utf-8")
+    assert text in page
+
+
+def test_what_a_grid_notes_is_filed(tmp_path: Path) -> None:
+    """Rows, selections and contributions go to their tables; a second part is added."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        import file_results
+    finally:
+        sys.path.remove(str(ROOT / "tools"))
+    grid, kept = tmp_path / "grid", tmp_path / "kept"
+    world = "tiny-2-sources-seed3-abc"
+    about = {"protocol": "seen", "preset": "tiny", "method": "select", "sources": ["a", "b"]}
+    shares = {"members": ["base", "a", "b"], "targets": ["a"], "shares": [[0.0, 1.0, 0.0]]}
+    correct = {"members": ["a", "b"], "correct": [[3, 1], [2, 2]]}
+    contributions = {
+        **about, "protocol": "contributions", "train_seed": 3, "target": "a", "queries": 4,
+        "methods": {"average": correct},
+    }  # fmt: skip
+    write_json(grid / "environment.json", {"code": "0.1.0", "commands": ["polyshot reproduce"]})
+    write_json(grid / "shares" / f"seen-{world}-select-123.json", {**about, **shares})
+    write_json(grid / "contributions" / f"{world}-contributions.json", contributions)
+    row = fake_result("select", "a")
+    write_text(grid / "results" / world / "one.jsonl", row.to_json() + "\n")
+    words = [str(grid), "paper", "--run", "paper", "--commit", "abc123", "--results", str(kept)]
+    assert file_results.main(words) == 0
+    assert read_runs(kept / "runs.json")["paper"].commit == "abc123"
+    assert read_runs(kept / "runs.json")["paper"].clean
+    (share,) = read_table(kept / "shares.parquet")
+    assert (share["target"], share["train_seed"], share["shares"]) == ("a", 3, [0.0, 1.0, 0.0])
+    members = {r["member"]: r["correct"] for r in read_table(kept / "contributions.parquet")}
+    assert members == {"a": [3, 2], "b": [1, 2]}
+    (grid / "results" / world / "one.jsonl").unlink()
+    write_text(grid / "results" / world / "two.jsonl", fake_result("select", "b").to_json() + "\n")
+    write_json(
+        grid / "shares" / f"seen-{world}-select-123.json", {**about, **shares, "targets": ["b"]}
+    )
+    assert file_results.main([*words, "--add"]) == 0
+    assert {r.target for r in read_results(kept / "paper.parquet")} == {"a", "b"}
+    assert {r["target"] for r in read_table(kept / "shares.parquet")} == {"a", "b"}
+    assert len(read_table(kept / "contributions.parquet")) == 2
+    assert file_results.main([*words[:-4], "--commit", "other", *words[-2:], "--add"]) == 2
+    assert file_results.main(words) == 0  # without --add the run begins anew
+    assert {r.target for r in read_results(kept / "paper.parquet")} == {"b"}

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from table_specs import CARD, TABLES, Added, Filter, Grid, Tried
+from paper_tables import PAPER_TABLES
+from table_specs import CARD, OPTIONAL, TABLES, Added, Filter, Grid, Tried
+from table_text import gap_text, markdown, percent, signed
 
 from polyshot.errors import PolyshotError
 from polyshot.evaluation import compare
@@ -33,6 +35,7 @@ LEARN_ANYWAY = ("finetune", "finetune-all")
 """Methods that learn on the support set without being told an adaptation."""
 Results = Mapping[tuple[Any, ...], Result]
 """By what pairs them."""
+EVERY: Mapping[str, Any] = {**TABLES, **PAPER_TABLES}
 
 DERIVED: Mapping[str, Callable[[Result], object]] = {
     "adapted": lambda r: r.adaptation != "none" or r.method in LEARN_ANYWAY,
@@ -47,6 +50,7 @@ class Store:
 
     folder: Path
     tables: dict[str, list[Result]] = field(default_factory=dict)
+    others: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     """Runs whose rows were taken since it was emptied."""
 
@@ -58,18 +62,25 @@ class Store:
     def find(self, wanted: Filter) -> list[Result]:
         """Return the results that a filter lets through."""
         name = str(wanted["table"])
+        file = self.folder / f"{name}.parquet"
         if name not in self.tables:
-            self.tables[name] = read_results(self.folder / f"{name}.parquet")
+            there = file.exists() or name not in OPTIONAL
+            self.tables[name] = read_results(file) if there else []
         found = self.tables[name]
         for key, value in wanted.items():
             if key != "table":
                 found = [result for result in found if _has(result, key, value)]
         return found
 
+    def other(self, table: str) -> list[dict[str, Any]]:
+        """Return the rows of a table of other things than results."""
+        if table not in self.others:
+            self.others[table] = read_table(self.folder / f"{table}.parquet")
+        return self.others[table]
+
     def tried(self, question: str) -> list[dict[str, Any]]:
         """Return what was tried to answer a question."""
-        rows = read_table(self.folder / "tried.parquet")
-        found = [row for row in rows if row["question"] == question]
+        found = [row for row in self.other("tried") if row["question"] == question]
         self.used.update(row["run"] for row in found)
         return found
 
@@ -154,7 +165,8 @@ def grid(spec: Grid, store: Store) -> list[str]:
     for place, cell in cells.items():
         texts[place] = cell_text(cell, texts[place], spec.digits, marked.get(place))
     rows = [
-        [line, *(texts.get((line, column), "") for column in spec.columns)] for line in spec.lines
+        [line, *(texts.get((line, column), spec.missing) for column in spec.columns)]
+        for line in spec.lines
     ]
     return markdown([spec.corner, *spec.columns], rows)
 
@@ -260,7 +272,32 @@ def sameness(results: Sequence[Result]) -> str:
     return "the same" if len(answers) == len({r.target for r in results}) else "differ"
 
 
+def budget(results: Sequence[Result]) -> str:
+    """Write how many episodes a method was trained with, after the base."""
+    counts = sorted({_training_episodes(result) for result in results})
+    if counts == [0]:
+        return "none"
+    return " to ".join(dict.fromkeys(f"{count:,}" for count in (counts[0], counts[-1])))
+
+
+def _training_episodes(result: Result) -> int:
+    """Count the episodes, also of rows that were measured before they were noted.
+
+    Then a modulator and a rival had 400 updates of 10 episodes each, networks from random weights
+    2.5 times as many.
+    """
+    if result.training_episodes is not None:
+        return result.training_episodes
+    if result.method in ("base", *LEARN_ANYWAY):
+        return 0
+    once, sources = 4000, len(result.sources)
+    shares = {"simple-avg": 2.5 * sources, **dict.fromkeys(BUDGETED_ONCE, 1)}
+    return round(once * shares.get(result.method, sources))
+
+
+BUDGETED_ONCE = ("protonet", "feat", "protomaml", "tadam")
 PLAIN: Mapping[str, Callable[[Sequence[Result]], str]] = {
+    "budget": budget,
     "calibration": calibration,
     "cost": cost,
     "sameness": sameness,
@@ -359,32 +396,6 @@ def _growth_line(domain: str, rule: str, growths: Sequence[_Growth], first: bool
     ]
 
 
-def percent(value: float, digits: int = 1) -> str:
-    """Write a share in percent, without the sign."""
-    return f"{100 * value:.{digits}f}"
-
-
-def signed(value: float, digits: int = 1) -> str:
-    """Write a difference in points with its sign, but 0 without."""
-    text = f"{100 * value:+.{digits}f}"
-    return text if float(text) else text[1:]
-
-
-def gap_text(gap: Estimate, digits: int = 1) -> str:
-    """Write a difference with its intervals."""
-    return f"{signed(gap.value, digits)} {half_widths(gap, digits)}"
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Write a table."""
-
-    def line(texts: Sequence[str]) -> str:
-        return "|" + "".join(f" {text} |" if text else " |" for text in texts)
-
-    columns = sum(name.count("|") + 1 for name in head)  # a name may stand for several
-    return [line(head), "|---" * columns + "|", *map(line, rows)]
-
-
 def card(store: Store) -> str:
     """Write the accuracies of the card of the pool that ships."""
     from polyshot.experiments.card import accuracy_section  # noqa: PLC0415, brings torch
@@ -397,14 +408,16 @@ def card(store: Store) -> str:
 
 def table(name: str, store: Store) -> str:
     """Make a table as it stands in a page."""
-    if name not in TABLES:
+    if name not in EVERY:
         raise PolyshotError(f"No table is called '{name}' in tools/table_specs.py.")
-    spec = TABLES[name]
+    spec = EVERY[name]
     store.used.clear()
     if isinstance(spec, Grid):
         lines = grid(spec, store)
+    elif isinstance(spec, Tried):
+        lines = tried(spec, store)
     else:
-        lines = tried(spec, store) if isinstance(spec, Tried) else added(spec, store)
+        lines = added(spec, store) if isinstance(spec, Added) else spec.lines(store)
     remarks = [f"*{SEEDS_LEGEND}*"] if any("seeds ±" in line for line in lines) else []
     remarks += store.remarks()
     return "\n".join([*lines, *(text for remark in remarks for text in ("", remark))])
@@ -454,7 +467,7 @@ def _run(root: Path, check: bool) -> int:
     shipped = root / "src/polyshot/pools/default/CARD.md"
     if shipped.is_file():
         texts[shipped] = card_written(shipped, store)
-    if missing := sorted(set(TABLES) - used):
+    if missing := sorted(set(EVERY) - used):
         raise PolyshotError(f"No page has the tables {', '.join(missing)}.")
     for path, text in texts.items():
         before = path.read_text(encoding="utf-8")

@@ -86,9 +86,17 @@ def test_the_meter_writes_down_who_was_measured_how(pack: Pack, tmp_path: Path) 
     world = TrainingRun([pack], TINY, tmp_path, CPU)
     network = ResNet(TINY.model).eval().requires_grad_(False)
     fitted = Prototypes(network, "cosine", 10.0, AdaptationConfig(steps=2), "a note")
-    method = Method("one", "paper", "about", lambda _, __: fitted, settings={"rate": 0.5})
+    method = Method(
+        "one",
+        "paper",
+        "about",
+        lambda _, __: fitted,
+        settings={"rate": 0.5},
+        training_episodes=lambda run, settings: len(run.packs) + round(4 * settings["rate"]),
+    )
     meter = Meter(world, method, {"rate": 0.25}, fitted)
     result = meter.measure(Target(pack, CPU, [SHAPE], 5), SHAPE, "head", 4)
+    assert result.training_episodes == 2
     sampler = EpisodeSampler(pack.domain, SHAPE)
     assert (result.method, result.target, result.seen) == ("one", "signs", True)
     assert (result.episodes, len(result.per_episode)) == (4, 4)

@@ -2,10 +2,12 @@
 
 import pytest
 
+from polyshot.config import preset
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError
 from polyshot.experiments import protocols
+from polyshot.experiments.jobs import methods_of
 from polyshot.experiments.protocols import (
     PROTOCOLS,
     SHAPES,
@@ -50,6 +52,14 @@ def test_unseen_leaves_each_source_out_and_adds_what_is_never_one() -> None:
     assert named(trials("unseen", others=[])) == left_out
     with pytest.raises(PolyshotError, match="at least two sources"):
         trials("unseen", SOURCES[:1])
+
+
+def test_joint_trains_pools_alone_on_all_sources_and_tests_all_domains() -> None:
+    assert named(trials("joint")) == [("a b c", "a b c never")]
+    config = PROTOCOLS["joint"].config(preset("tiny"))
+    assert config.joint and not preset("tiny").joint
+    measured = methods_of(PROTOCOLS["joint"], find_methods(["base", "protonet", "select"]))
+    assert [method.name for method in measured] == ["base", "select"]
 
 
 @pytest.mark.parametrize(("count", "largest"), [(2, "b e"), (4, "a b d e"), (6, "a b c d e f")])

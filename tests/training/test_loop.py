@@ -2,6 +2,7 @@ import json
 import math
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,7 @@ def test_gradients_are_clipped(tmp_path: Path) -> None:
     # Nesterov's first step is 1.9 times the gradient.
     assert moved(0.01) == pytest.approx(0.019, rel=1e-4)
     assert moved(1e9) > 0.1
+    assert moved(0.0) == moved(1e9)  # nothing is clipped
 
 
 def test_a_full_memory_names_what_to_lower(tmp_path: Path) -> None:
@@ -232,3 +234,30 @@ def test_the_rate_warms_up_and_falls_to_zero(steps: int, warm_up: int) -> None:
     assert rates[warm_up:] == sorted(rates[warm_up:], reverse=True)
     assert rates[-1] == pytest.approx(0, abs=1e-12)
     assert min(rates[:-1]) > 0
+    level = replace(schedule, course="constant")
+    assert [level.rate(n) for n in range(warm_up)] == rates[:warm_up]
+    assert {level.rate(n) for n in range(warm_up, steps + warm_up)} == {0.4}
+
+
+def test_the_start_may_be_the_best_state(tmp_path: Path) -> None:
+    """It is looked at once, also where the training is interrupted and goes on."""
+    schedule = replace(QUICK, from_start=True)
+    step = Line()
+    start, step.values = weights(step), [0.9, 0.3, 0.5, 0.2]
+    assert fit(step, tmp_path, schedule) == Best(0.9, 0, 0)
+    assert same(weights(step), start)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["number"], line["validation"]) for line in lines] == [
+        (0, 0.9), (4, 0.3), (8, 0.5), (12, 0.2),
+    ]  # fmt: skip
+
+    def stop(name: str, done: int, total: int) -> None:
+        if done == 5 * Line.images:
+            raise KeyboardInterrupt
+
+    first, again = Line(), Line()
+    first.values, again.values = [0.9, 0.3], [0.5, 0.2]
+    with pytest.raises(KeyboardInterrupt):
+        fit(first, tmp_path / "resumed", schedule, report=stop)
+    assert fit(again, tmp_path / "resumed", schedule) == Best(0.9, 0, 0)
+    assert same(weights(again), start)

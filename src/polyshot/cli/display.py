@@ -58,7 +58,7 @@ def progress(unit: str, whole: str = "") -> Iterator[Callable[[str, int, int], N
             if name not in bars:  # what was done before says nothing about the speed
                 counted = name if name == whole else unit
                 bars[name] = shown.add_task(name, total=total, completed=done, unit=counted)
-            shown.update(bars[name], completed=done)
+            shown.update(bars[name], completed=done, total=total)
             if not whole:
                 return
             full = [name] if name != whole and done >= total else []

@@ -87,8 +87,7 @@ class _Search:
     def of(self, method: Method) -> list[Point]:
         """Try the points of a method's grid, then those beyond its ends where the best is."""
         tried: list[tuple[dict[str, float], float]] = []
-        own = points(method)
-        for settings in own:
+        for settings in points(method):
             tried.append((settings, self._value(method, settings)))
         for settings in itertools.islice(_beyond(method, tried), MOST_BEYOND):
             self.total += 1
@@ -147,8 +146,7 @@ def _next(
     grid = sorted(method.grid[name])
     if grid[0] <= 0 or any(high < 2 * low for low, high in itertools.pairwise(grid)):
         return None
-    others = {key: value for key, value in best.items() if key != name}
-    values = sorted(point[name] for point in known if others.items() <= point.items())
+    values = sorted({point[name] for point in known})
     whole = isinstance(grid[0], int)
     for end, inner in ((0, 1), (-1, -2)):
         if len(values) > 1 and best[name] == values[end]:

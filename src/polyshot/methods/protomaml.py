@@ -153,7 +153,7 @@ register(
             "cosine": 1,
             **BUDGET,
         },
-        grid={"learning_rate": (1e-5, 1e-4), "inner_rate": (1e-3, 1e-2), "cosine": (1, 0)},
+        grid={"learning_rate": (1e-5, 1e-4), "inner_rate": (1e-3, 3e-3), "cosine": (1, 0)},
         training_episodes=planned_episodes,
     )
 )

@@ -1,0 +1,376 @@
+"""The paper's tables, figures and claims beside ours (docs/results/paper.md), made from rows.
+
+A cell that was not measured says so, and fills in when its rows are filed (`file_results.py`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Protocol
+
+from table_specs import Filter
+from table_text import gap_text, markdown, percent
+
+from polyshot.evaluation import compare
+from polyshot.evaluation.compare import half_widths, is_clear
+from polyshot.evaluation.results import Result
+from polyshot.experiments.report.paper import PaperTable, paper_table, size_table
+
+MISSING = "not measured"
+NAMES = {
+    "finetune": "Fine-tune",
+    "protonet": "ProtoNet",
+    "feat": "FEAT",
+    "protomaml": "ProtoMAML",
+    "simple-avg": "Simple-Avg",
+    "select": "DoS",
+    "select-channel": "DoS-Ch",
+    "average": "DoA",
+    "average-channel": "DoA-Ch",
+}
+"""Methods as the paper calls them, in the order of its tables."""
+STAND_INS = {"aircraft": "cars", "ucf101": "actions"}
+"""What we have instead of domains of the paper."""
+OWN = {"table": "paper", "run": "paper", "part": "test"}
+"""Rows by the faithful preset."""
+
+
+class Store(Protocol):
+    """What tables are made of (`tables.Store`)."""
+
+    def find(self, wanted: Filter) -> list[Result]:
+        """Return results."""
+
+    def other(self, table: str) -> list[dict[str, Any]]:
+        """Return the rows of a table of other things than results."""
+
+    used: set[str]
+
+
+def by_target(store: Store, wanted: Filter) -> dict[tuple[str, int | None], Result]:
+    """Find results, by target and training seed, and note their runs."""
+    results = store.find(wanted)
+    store.used.update(result.run for result in results)
+    return compare.by_place(results)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A printed table of the paper: ours, and in brackets the paper's."""
+
+    table: str
+    """``seen`` or ``unseen``."""
+    sources: int | None
+    """Two, four or six; None: all eight, or the seven others."""
+    protocol: str
+
+    def lines(self, store: Store) -> list[str]:
+        """Make the table."""
+        block = paper_table(self.table, self.sources)
+        assert block is not None
+        methods = [method for method in NAMES if method in block.average]
+        found = {
+            (target, method): by_target(store, self._filter(method, STAND_INS.get(target, target)))
+            for target in block.targets
+            for method in methods
+        }
+        rows = [
+            [
+                self._label(target),
+                *(self._cell(found, block, method, [target]) for method in methods),
+            ]
+            for target in block.targets
+        ]
+        common = [target for target in block.targets if found[target, "select"]]
+        for targets, label in ((list(block.targets), "all"), (common, "those measured of DoS")):
+            if targets and (label == "all" or len(targets) < len(block.targets)):
+                texts = [self._cell(found, block, method, targets) for method in methods]
+                rows.append([f"**average, {label}**", *texts])
+        return markdown(["", *(NAMES[method] for method in methods)], rows)
+
+    def _label(self, target: str) -> str:
+        own = STAND_INS.get(target, target)
+        return target if own == target else f"{target}; ours: {own}"
+
+    def _cell(
+        self,
+        found: Mapping[tuple[str, str], Mapping[Any, Result]],
+        block: PaperTable,
+        method: str,
+        targets: Sequence[str],
+    ) -> str:
+        """Write ours on some targets, and the paper's on the same."""
+        printed = percent(fmean(block.targets[target][method] for target in targets))
+        if not all(found[target, method] for target in targets):
+            return f"{MISSING} ({printed})"
+        ours = {(t, place): r for t in targets for place, r in found[t, method].items()}
+        mean = compare.accuracy(ours)
+        many = f" {half_widths(mean)}" if len(targets) > 1 else ""
+        return f"{percent(mean.value)}{many} ({printed})"
+
+    def _filter(self, method: str, target: str) -> Filter:
+        how = {"method": method, "adaptation": "none", "shot": 5, "target": target}
+        return {**OWN, "protocol": self.protocol, "seen": self.table == "seen", **how}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure without numbers: ours alone, a line a target."""
+
+    protocol: str
+    shot: int
+
+    def lines(self, store: Store) -> list[str]:
+        """Make the table: with further adaptation, in brackets what that changes."""
+        methods = ["base", *NAMES]
+        found = {
+            method: {
+                how: by_target(store, self._filter(method, how)) for how in ("none", "adapted")
+            }
+            for method in methods
+        }
+        targets = sorted({t for own in found.values() for each in own.values() for t, _ in each})
+        rows = [[t, *(self._cell(found[m], [t]) for m in methods)] for t in targets]
+        rows.append(["**average**", *(self._cell(found[m], targets) for m in methods)])
+        return markdown(["", "base", *NAMES.values()], rows)
+
+    def _filter(self, method: str, how: str) -> Filter:
+        adaptations = ("none",) if how == "none" else ("head", "steps-100")
+        return {
+            **OWN,
+            "protocol": self.protocol,
+            "shot": self.shot,
+            "method": method,
+            "adaptation": adaptations,
+        }
+
+    def _cell(self, own: Mapping[str, Mapping[Any, Result]], targets: Sequence[str]) -> str:
+        plain, adapted = (
+            {place: r for place, r in own[how].items() if place[0] in targets}
+            for how in ("none", "adapted")
+        )
+        if not targets or {t for t, _ in plain} != set(targets):
+            return MISSING
+        text = percent(compare.accuracy(plain).value)
+        gap = compare.difference(adapted, plain) if len(adapted) == len(plain) else None
+        return text if gap is None else f"{text} ({gap_text(gap)})"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that the paper says of two of its columns."""
+
+    words: str
+    protocol: str
+    better: Filter
+    worse: Filter
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The paper's claims, its averages, and what our rows say, 5-way 5-shot."""
+
+    claims: Sequence[Claim]
+    rows: Mapping[str, Filter]
+    """Columns: where rows are taken from."""
+
+    def lines(self, store: Store) -> list[str]:
+        """Make the table."""
+        lines = [
+            [each.words, each.protocol, self._paper(each), *self._ours(store, each)]
+            for each in self.claims
+        ]
+        return markdown(["claim", "domains", "the paper", *self.rows], lines)
+
+    def _paper(self, claim: Claim) -> str:
+        """Return the paper's lead, where it prints both."""
+        block = paper_table(claim.protocol)
+        assert block is not None
+        plain = "adaptation" not in claim.better
+        methods = (claim.better["method"], claim.worse["method"])
+        if plain and all(method in block.average for method in methods):
+            one, other = (block.average[method] for method in methods)
+            return f"{100 * (one - other):+.1f}"
+        return "in words" if not plain else "has none"
+
+    def _ours(self, store: Store, claim: Claim) -> list[str]:
+        texts = []
+        for rows in self.rows.values():
+            shape = {"protocol": claim.protocol, "shot": 5, "adaptation": "none"}
+            one, other = (
+                by_target(store, {**rows, **shape, **side}) for side in (claim.better, claim.worse)
+            )
+            shared = {place: result for place, result in one.items() if place in other}
+            gap = compare.difference(shared, other) if shared else None
+            if gap is None:
+                texts.append(MISSING)
+                continue
+            verdict = "holds" if gap.value > 0 else "the other way round"
+            verdict = verdict if is_clear(gap) else "undecided"
+            texts.append(f"{verdict}: {gap_text(gap)}")
+        return texts
+
+
+@dataclass(frozen=True)
+class Selected:
+    """How often the selector chose the member of a target's own domain."""
+
+    lines_of: Mapping[str, Filter]
+    """Label -> fields of rows of `shares`."""
+    targets: Sequence[str]
+
+    def lines(self, store: Store) -> list[str]:
+        """Make the table."""
+        rows = []
+        for label, wanted in self.lines_of.items():
+            found = {}
+            for row in store.other("shares"):
+                if all(row[key] == value for key, value in wanted.items()):
+                    own = row["members"].index(row["target"])
+                    found[row["target"]] = row["shares"][own]
+                    store.used.add(row["run"])
+            texts = [f"{100 * found[t]:.1f} %" if t in found else MISSING for t in self.targets]
+            rows.append([label, *texts])
+        return markdown(["", *self.targets], rows)
+
+
+@dataclass(frozen=True)
+class Members:
+    """How the members of averaging methods answer (the paper's figure of contributions)."""
+
+    runs: Mapping[str, str]
+    """Label -> run."""
+
+    def lines(self, store: Store) -> list[str]:
+        """Make the table: over all targets, 40 episodes of 50 queries each."""
+        head = ["", "method", "right of 50, a member", "best member", "two most frequent best"]
+        rows = []
+        for label, run in self.runs.items():
+            for method in ("simple-avg", "average"):
+                own = [
+                    row
+                    for row in store.other("contributions")
+                    if (row["run"], row["method"]) == (run, method)
+                ]
+                store.used.update(row["run"] for row in own)
+                texts = _contributions(own) if own else [MISSING, "", ""]
+                rows.append([label, NAMES[method], *texts])
+        return markdown(head, rows)
+
+
+def _contributions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Average over targets: right answers of a member, of the best, and how often two lead."""
+    means, best, leading = [], [], []
+    for target in dict.fromkeys(row["target"] for row in rows):
+        own = [row["correct"] for row in rows if row["target"] == target]
+        episodes = list(zip(*own, strict=True))
+        means.append(sum(map(sum, own)) / sum(map(len, own)))
+        best.append(max(sum(each) / len(each) for each in own))
+        first = [[i for i, n in enumerate(each) if n == max(each)] for each in episodes]
+        counts = sorted(range(len(own)), key=lambda i: -sum(i in each for each in first))[:2]
+        leading.append(sum(any(i in counts for i in each) for each in first) / len(first))
+    count = len(means)
+    return [
+        f"{sum(means) / count:.1f}",
+        f"{sum(best) / count:.1f}",
+        f"{100 * sum(leading) / count:.0f} % of episodes",
+    ]
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Base and modulators trained together, beside the three steps, 5-way 5-shot."""
+
+    def lines(self, store: Store) -> list[str]:
+        """Make the table."""
+        rows = []
+        for label, protocol, seen in (
+            ("eight seen domains", "seen", True),
+            ("dtd, unseen", "unseen", False),
+        ):
+            for method in ("base", "select", "average"):
+                shape = {"method": method, "shot": 5, "adaptation": "none"}
+                joint = by_target(store, {**OWN, **shape, "protocol": "joint", "seen": seen})
+                steps = by_target(store, {**OWN, **shape, "protocol": protocol})
+                steps = {place: result for place, result in steps.items() if place in joint}
+                gap = compare.difference(joint, steps) if joint else None
+                texts = [MISSING, MISSING]
+                if gap is not None:
+                    one, other = (percent(compare.accuracy(own).value) for own in (steps, joint))
+                    texts = [one, f"{other} ({gap_text(gap)})"]
+                rows.append([label, NAMES.get(method, "base + prototypes"), *texts])
+        return markdown(["", "", "three steps", "joint"], rows)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The table of parameters, which nothing is measured for."""
+
+    def lines(self, store: Store) -> list[str]:  # noqa: ARG002
+        """Make the table."""
+        table = size_table()
+        return markdown(list(table.head), [list(row) for row in table.rows])
+
+
+def _versus(ours: str, protocol: str, words: str, *rivals: str, **names: str) -> list[Claim]:
+    return [
+        Claim(f"{words} {names.get(r, NAMES.get(r, r))}", protocol, {"method": ours}, {"method": r})
+        for r in rivals
+    ]
+
+
+RIVALS = ("finetune", "protonet", "feat", "protomaml", "simple-avg")
+SEEN = ("actions", "cars", "cifar100", "flowers", "gtsrb", "imagenet", "omniglot", "plankton")
+RUNS: Mapping[str, Filter] = {
+    "ours, `paper`": OWN,
+    "`paper` as it was before": {"table": "rivals", "run": "rivals-paper", "part": "test"},
+    "`strong`": {"table": "rivals", "run": "rivals", "part": "test"},
+}
+PAPER_TABLES: Mapping[str, Any] = {
+    "paper-seen": Beside("seen", None, "seen"),
+    "paper-unseen": Beside("unseen", None, "unseen"),
+    **{
+        f"paper-{count}-{kind}": Beside(kind, count, f"sources-{count}")
+        for count in (2, 4, 6)
+        for kind in ("seen", "unseen")
+    },
+    **{
+        f"paper-figure-{protocol}-{shot}": Figure(protocol, shot)
+        for shot in (5, 1)
+        for protocol in ("seen", "unseen")
+    },
+    "paper-claims": Claims(
+        [
+            *_versus("select", "seen", "DoS beats", "average"),
+            *_versus("average", "unseen", "DoA beats", "select"),
+            *_versus("select", "seen", "DoS beats", *RIVALS),
+            *_versus("average", "unseen", "DoA beats", *RIVALS),
+            *_versus("select", "seen", "DoS is ahead of", "select-channel"),
+            *_versus("average-channel", "unseen", "DoA-Ch is ahead of", "average"),
+            *(
+                Claim(
+                    f"{NAMES[method]} gains by further adaptation",
+                    protocol,
+                    {"method": method, "adaptation": "head"},
+                    {"method": method},
+                )
+                for method, protocol in (("select", "seen"), ("average", "unseen"))
+            ),
+            *_versus("select", "seen", "DoS beats", "base", base="base + prototypes"),
+            *_versus("average", "unseen", "DoA beats", "base", base="base + prototypes"),
+        ],
+        RUNS,
+    ),
+    "paper-selected": Selected(
+        {
+            f"{NAMES[method]}, {label}": {"run": run, "protocol": "seen", "method": method}
+            for label, run in (("`paper`", "paper"), ("`paper` as it was before", "rivals-paper"))
+            for method in ("select", "select-channel")
+        },
+        SEEN,
+    ),
+    "paper-contributions": Members({"`paper`": "paper", "`strong`": "rivals"}),
+    "paper-sizes": Sizes(),
+    "paper-joint": Joint(),
+}
+"""By the name that a page gives them."""
