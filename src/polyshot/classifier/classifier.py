@@ -4,6 +4,7 @@ The user's examples are a batch of one task, so that what `evaluate` measures is
 classes, S images of the largest class, n images to classify, d entries an embedding.
 """
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self, get_args
@@ -175,6 +176,9 @@ class FewShotClassifier(StepByStep):
 
     def __deepcopy__(self, _: dict[int, Any]) -> Self:
         """Copy the classifier; networks and what was learned never change, and are shared."""
+        return copy.copy(self)
+
+    def __copy__(self) -> Self:
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         return made
