@@ -4,17 +4,20 @@ The user's examples are a batch of one task, so that what `evaluate` measures is
 classes, S images of the largest class, n images to classify, d entries an embedding.
 """
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import TYPE_CHECKING, Any, Self, get_args
 
+import numpy as np
 import torch
 
 from polyshot.classifier import saved
 from polyshot.classifier.answering import Kept, as_kept, weigh
 from polyshot.classifier.estimate import Label
+from polyshot.classifier.estimator import Estimator, Pools
 from polyshot.classifier.examples import Examples, names_of
-from polyshot.classifier.inputs import check_labels, find_classes
+from polyshot.classifier.inputs import check_labels, embedding_length, find_classes
 from polyshot.classifier.saved import OPTIONS, Saved
 from polyshot.classifier.steps import StepByStep
 from polyshot.data.images import Images
@@ -27,8 +30,11 @@ from polyshot.predict.rules import rule as find_rule
 from polyshot.tasks import Tasks
 from polyshot.util.progress import Progress
 
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
 
-class FewShotClassifier(StepByStep):
+
+class FewShotClassifier(StepByStep, Estimator):
     """Learns classes from a few images of each, by a pool, a rule and an adaptation.
 
     Several pools, each on a backbone of its own, answer together (`predict.ensemble`).
@@ -42,7 +48,7 @@ class FewShotClassifier(StepByStep):
 
     def __init__(
         self,
-        pool: Pool | Sequence[Pool],
+        pool: Pools = "default",
         rule: str = "auto",
         adaptation: str = AUTO,
         batch: int | None = None,
@@ -52,7 +58,8 @@ class FewShotClassifier(StepByStep):
         """Choose how to classify.
 
         Args:
-            pool: what embeds the images: a pool, or several that answer together.
+            pool: what embeds the images: a pool, several that answer together, or their names, as
+                on the command line; ``embeddings`` where users bring these.
             rule: how members are weighed: one of `predict.rules.RULES`, or ``member:<domain>``.
             adaptation: `none` compares with prototypes, `head` learns a linear head, `ridge` one in
                 closed form, `pa` a linear map of the embedding, `tsa` a network for these classes,
@@ -72,20 +79,16 @@ class FewShotClassifier(StepByStep):
         self.pool = pool
         self.rule, self.adaptation, self.batch = rule, adaptation, batch
         self.none_rate, self.precision = none_rate, precision
-        self._check_options()
+        if isinstance(pool, Pool | list | tuple):  # a name is loaded when it is needed
+            self._check_options(self.pools)
 
-    @property
-    def pools(self) -> list[Pool]:
-        """What embeds the images, as a list."""
-        return [self.pool] if isinstance(self.pool, Pool) else list(self.pool)
-
-    def _check_options(self) -> None:
+    def _check_options(self, pools: Sequence[Pool]) -> None:
         check_adaptation(self.adaptation, (AUTO,))
         none_of_these.check_rate(self.none_rate)
         if self.precision not in get_args(Kept):
             raise unknown("precision", self.precision, get_args(Kept))
-        check_ensemble(self.pools)
-        for each in self.pools:
+        check_ensemble(pools)
+        for each in pools:
             mixes = find_rule(self.rule, each).mixes  # refuses a name that the pool does not know
             if not each.takes_images and (self.adaptation == "tsa" or mixes == "modulators"):
                 what = self.adaptation if self.adaptation == "tsa" else self.rule
@@ -102,8 +105,9 @@ class FewShotClassifier(StepByStep):
         comes along. A pool of embeddings takes these instead, here and everywhere: floats ``[n,
         d]``.
         """
-        self._check_options()
-        pools = [as_kept(pool, self.precision) for pool in self.pools]
+        given = self.pools_for(images)
+        self._check_options(given)
+        pools = [as_kept(pool, self.precision) for pool in given]
         items = self._items(pools, images)
         classes, indices = find_classes(check_labels(labels, len(items)))
         if self.none_rate is not None:
@@ -118,6 +122,31 @@ class FewShotClassifier(StepByStep):
         examples = Examples(indices, names_of(items), [], pictures)
         self._learn(classes, says, rules[0].mixes, tasks, examples, report)
         return self
+
+    def pools_for(self, images: Any) -> list[Pool]:
+        """Return the pools that learn from images, or from embeddings of their length."""
+        if not (isinstance(self.pool, str | Path) and self.takes_embeddings):
+            return self.pools
+        return [Pool.from_embeddings(embedding_length(images))]
+
+    def score(
+        self, images: Images, labels: Sequence[Label], sample_weight: Sequence[float] | None = None
+    ) -> float:
+        """Return the share of images that get their label, weighted where weights are given."""
+        found = self.predict(images)
+        wanted = np.asarray(check_labels(labels, len(found)))
+        return float(np.average(found == wanted, weights=sample_weight))
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "classes_")
+
+    def __sklearn_tags__(self) -> "Tags":
+        from sklearn.utils import ClassifierTags  # noqa: PLC0415 (an extra)
+
+        tags = super().__sklearn_tags__()
+        tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
+        tags.target_tags.required = True
+        return tags
 
     def save(self, path: Path | str, examples: bool = True) -> None:
         """Write the classifier as one file, which needs neither the examples nor the pool.
@@ -175,6 +204,9 @@ class FewShotClassifier(StepByStep):
 
     def __deepcopy__(self, _: dict[int, Any]) -> Self:
         """Copy the classifier; networks and what was learned never change, and are shared."""
+        return copy.copy(self)
+
+    def __copy__(self) -> Self:
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         return made

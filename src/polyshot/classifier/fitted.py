@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from polyshot.classifier.answering import Answering, Kept, Say, learn
 from polyshot.classifier.estimate import Estimate, estimate_accuracy
+from polyshot.classifier.estimator import not_fitted
 from polyshot.classifier.examples import Examples, Pictures, rows_of
 from polyshot.classifier.inputs import check_embeddings
 from polyshot.data.images import Images, as_list, load_sizes
@@ -58,7 +59,8 @@ class Fitted:
         Only the members that the rule gave weight to are run; no image changes another's answer.
         They are the chances of an image that is of one of the classes, also with `none_rate`.
         """
-        return self._answering.probabilities(self._queries(images, report))
+        queries = self._queries(images, report)
+        return self._answering.probabilities(queries)
 
     def answer(
         self, images: Images, report: Progress | None = None
@@ -147,6 +149,8 @@ class Fitted:
         self.weights_, self.adaptation_ = answering.weights, answering.adaptations[0]
         self.adapted_ = answering.fitted.pools[0].adapted
         self.diverged_ = bool(answering.fitted.diverged.any())
+        if not answering.pools[0].takes_images:
+            self.n_features_in_ = answering.pools[0].config.dim
 
     @staticmethod
     def _items(pools: Sequence[Pool], images: Images) -> Any:
@@ -182,4 +186,4 @@ class Fitted:
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "classes_"):
-            raise PolyshotError("The classifier knows no classes yet: call fit(images, labels).")
+            raise not_fitted("The classifier knows no classes yet: call fit(images, labels).")

@@ -42,7 +42,7 @@ class StepByStep(Fitted):
         known = self._kept_examples()
         pools = self._answering.pools
         items = self._items(pools, images)
-        every = [*self._labels(), *check_labels(labels, len(items))]
+        every = [*self.example_labels(), *check_labels(labels, len(items))]
         rows = list(range(len(known)))
         return self._again(rows, check_labels(every, len(every)), items, report)
 
@@ -58,14 +58,14 @@ class StepByStep(Fitted):
         Two classes must remain, and single examples must not be the last of their class.
         """
         self._kept_examples()
-        labels = self._labels()
+        labels = self.example_labels()
         if label is not None and label not in labels:
             known = sorted(map(str, set(labels)))
             raise PolyshotError(
                 f"There is no class '{label}', only {join_names(known)}."
                 f"{did_you_mean(str(label), known)}"
             )
-        gone = set(self._numbers(examples))
+        gone = set(self.find_examples(examples))
         if label is None and not gone:
             raise PolyshotError("Nothing is named to be forgotten: give a label, or examples.")
         rows = [i for i, own in enumerate(labels) if own != label and i not in gone]
@@ -94,12 +94,12 @@ class StepByStep(Fitted):
         A class that has no example left is gone.
         """
         known = self._kept_examples()
-        numbers = self._numbers(examples)
+        numbers = self.find_examples(examples)
         if not numbers:
             raise PolyshotError("No examples are named: give their numbers, or names of files.")
         single = isinstance(labels, str) or not isinstance(labels, Sequence | np.ndarray | Tensor)
         given: Any = [labels] * len(numbers) if single else labels
-        every = self._labels()
+        every = self.example_labels()
         for number, label in zip(numbers, check_labels(given, len(numbers)), strict=True):
             every[number] = label
         return self._again(list(range(len(known))), check_labels(every, len(every)), None, report)
@@ -142,13 +142,13 @@ class StepByStep(Fitted):
             )
         return self._examples
 
-    def _labels(self) -> list[Any]:
-        """Return the label of each example."""
+    def example_labels(self) -> list[Any]:
+        """Return the label of each example, in the order of `fit` and `add`."""
         labels: list[Any] = self.classes_[self._kept_examples().labels.numpy()].tolist()
         return labels
 
-    def _numbers(self, examples: Example | Sequence[Example]) -> list[int]:
-        """Find examples by number or name."""
+    def find_examples(self, examples: Example | Sequence[Example]) -> list[int]:
+        """Return the numbers of examples that are named by number or by file."""
         names, found = self._kept_examples().names, []
         named = [examples] if isinstance(examples, int | str | np.integer) else list(examples)
         for one in named:
