@@ -48,6 +48,7 @@ from polyshot.util.progress import Progress
 # --- networks, pools and tasks
 
 CPU = torch.device("cpu")
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 SMALL = ResNetConfig(width=4, stem="small/2")
 SIZE = 16
 NAMES = ("one", "two", "off")

@@ -35,9 +35,8 @@ from polyshot.pool.files import (
     to_stored,
 )
 from polyshot.pool.pool import Pool
+from tests.commands import done, refused
 from tests.helpers import NAMES, SIZE, random_pool
-
-from .test_cli_pool import done, refused
 
 ROOT = Path(__file__).parents[1]
 TOOL = SimpleNamespace(**runpy.run_path(str(ROOT / "tools" / "ship_pool.py")))
