@@ -92,7 +92,7 @@ class Child:
         )
 
     def wait_until(self, ready: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not ready():
             assert self.process.poll() is None, self.process.communicate()
             assert time.monotonic() < deadline
@@ -102,6 +102,6 @@ class Child:
         """Interrupt all its processes, as a terminal does."""
         assert self.process.poll() is None, "it must be under way"
         os.killpg(self.process.pid, signal.SIGINT)
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=300)
         assert self.process.returncode == 130, err
         assert out == "" and "Traceback" not in err and "error" not in err

@@ -518,7 +518,7 @@ def test_ctrl_c_while_a_task_is_learned(
 def test_ctrl_c_in_a_training_which_then_goes_on(packs: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     metrics = out / "metrics.jsonl"
-    command = training(packs, out, base_steps=60, base_validate_every=3)
+    command = training(packs, out, base_steps=30, base_validate_every=3)
     child = Child(*command)
     child.wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") >= 2)
     child.press_ctrl_c()
@@ -529,7 +529,7 @@ def test_ctrl_c_in_a_training_which_then_goes_on(packs: Path, tmp_path: Path) ->
     assert after[: len(before)] == before  # it went on, nothing was done again
     lines = [(line["step"], line["number"]) for line in map(json.loads, after)]
     assert len(set(lines)) == len(lines)
-    assert ("base", 60) in lines and ("selector", 10) in lines
+    assert ("base", 30) in lines and ("selector", 10) in lines
     done("info", out / "pool")
 
 
@@ -551,7 +551,7 @@ def test_ctrl_c_in_a_classification(pool: Path, wild: Path, tmp_path: Path) -> N
     child = Child(*command, "--adaptation", "tsa", "--views", "one")
     maps = Path(f"/proc/{child.process.pid}/maps")
     child.wait_until(lambda: "libtorch_cpu" in maps.read_text())
-    time.sleep(2)  # by now it reads or learns
+    time.sleep(1)  # by now it reads or learns
     child.press_ctrl_c()
 
 
