@@ -48,6 +48,7 @@ from polyshot.util.progress import Progress
 # --- networks, pools and tasks
 
 CPU = torch.device("cpu")
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 SMALL = ResNetConfig(width=4, stem="small/2")
 SIZE = 16
 NAMES = ("one", "two", "off")
@@ -423,7 +424,9 @@ TINY = Config(
     size=16,
     model=ResNetConfig(width=4, stem="small/2"),
     base=BaseConfig(steps=7, batch=16, learning_rate=0.05, warm_up=2, validate_every=3),
-    modulator=ModulatorConfig(steps=4, episodes=2, shape=SHAPE, validate_every=2),
+    modulator=ModulatorConfig(
+        steps=4, episodes=2, shape=SHAPE, validate_every=2, strengths=(0.5, 1.0)
+    ),
     selector=SelectorConfig(steps=6, tasks=12, batch=8, hidden=8, validate_every=4),
     adaptation=AdaptationConfig(steps=15, updates=8),
     shape=SHAPE,
@@ -566,7 +569,7 @@ QUICK = (
 )
 SHORTEST = (
     " --episodes 2 --shots 5 --sources glyphs,signs --targets glyphs --set size=16"
-    " --methods base,finetune,protonet,select,average"  # test_cli_experiments.py has all of them
+    " --methods base,protonet,average"  # test_cli_experiments.py has all of them
 )
 SHORTER = {
     "polyshot demo": QUICK + " --episodes 5",

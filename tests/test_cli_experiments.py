@@ -5,19 +5,20 @@ import json
 import os
 import re
 import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from polyshot.data.toy import draw_packs
+from polyshot.engines import local
+from polyshot.engines.local import lost
 from polyshot.evaluation.results import read_results
 from polyshot.experiments.grid import read_grid
 from polyshot.methods.method import Method, find_methods
 from polyshot.predict.rules import RULES
-
-from .experiments.small_worlds import states
-from .test_cli_pool import Child, done, polyshot, refused
+from tests.commands import Child, done, polyshot, refused
+from tests.helpers import files_of
 
 SMALL = {
     "size": 16,
@@ -150,10 +151,10 @@ def test_every_method_answers_the_same_episodes(grid: Path) -> None:
 
 
 def test_the_same_command_does_nothing_twice(grid: Path, packs: Path) -> None:
-    before = states(grid)
+    before = files_of(grid)
     said = done("reproduce", "seen", "unseen", *options(packs, grid, *SHORT, *fast()))
     assert "0 measured" in said
-    assert states(grid) == before
+    assert files_of(grid) == before
 
 
 def test_the_command_is_noted_as_it_was_given(grid: Path, packs: Path) -> None:
@@ -248,24 +249,16 @@ def test_bad_input_is_one_line(packs: Path, tmp_path: Path) -> None:
 def test_two_processes_share_a_folder(packs: Path, tmp_path: Path) -> None:
     out = tmp_path / "grid"
     which = ("--methods", "base,finetune,protonet", "--no-adapt", "--shots", 1)
-    words = options(packs, out, *which, *SHORT, *fast())
-    command = [sys.executable, "-m", "polyshot", "reproduce", "seen", *map(str, words)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    started = [
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-        )
-        for _ in range(2)
-    ]
-    measured = 0
-    for process in started:
-        said, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
+    command = ("reproduce", "seen", *options(packs, out, *which, *SHORT, *fast()))
+    child = Child(*command)
+    child.wait_until(lambda: list((out / "worlds").rglob("metrics.jsonl")))
+    mine = done(*command)
+    others, errors = child.process.communicate(timeout=300)
+    assert child.process.returncode == 0, errors
+    for said in (mine, others):
         assert said.startswith("6 cells")
-        found = re.search(r"(\d+) measured", said)
-        assert found is not None
-        measured += int(found[1])
-    assert measured == 6  # each cell by one of the two
+    # each cell by one of the two
+    assert sum(int(n) for n in re.findall(r"(\d+) measured", mine + others)) == 6
     files = list((out / "results").rglob("*.jsonl"))
     assert len(files) == 6 and all(len(read_results(file)) == 1 for file in files)
     assert not (out / "failures").exists()
@@ -284,14 +277,23 @@ def processes_on(folder: Path) -> list[str]:
     return found
 
 
-def test_a_command_with_two_processes(packs: Path, tmp_path: Path) -> None:
+def test_a_command_with_two_processes(
+    packs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "grid"
     which = ("--methods", "base,protonet", "--no-adapt", "--shots", 1, "--processes", 2)
-    child = Child("reproduce", "seen", "unseen", *options(packs, out, *which, *SHORT))
-    child.wait_until(lambda: any("--helper 1,2," in each for each in processes_on(out)))
-    said, errors = child.process.communicate(timeout=120)
-    assert child.process.returncode == 0, errors
-    assert said.startswith("10 cells: 0 were there") and "10/10" in errors
+    started: list[list[str]] = []
+
+    def watched(helpers: Sequence[subprocess.Popen[bytes]]) -> int:
+        started.extend(helper.args for helper in helpers)
+        return lost(helpers)
+
+    monkeypatch.setattr(local, "lost", watched)
+    outcome = polyshot("reproduce", "seen", "unseen", *options(packs, out, *which, *SHORT))
+    (helper,) = started
+    assert str(out) in helper and helper[-2:] == ["--helper", f"1,2,{os.getpid()}"]
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith("10 cells: 0 were there") and "10/10" in outcome.err
     assert processes_on(out) == []
     files = list((out / "results").rglob("*.jsonl"))
     assert len(files) == 10 and all(len(read_results(file)) == 1 for file in files)

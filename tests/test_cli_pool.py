@@ -1,17 +1,12 @@
 """The commands about pools as users run them: one small pool, trained once, goes through all."""
 
 import csv
-import io
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, fields, replace
+from contextlib import contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,78 +15,17 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from polyshot.cli import main
 from polyshot.data.pack import Pack
 from polyshot.data.toy import draw_packs
 from polyshot.evaluation.evaluate import evaluate
 from polyshot.evaluation.results import Result, read_results
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.pool.pool import Pool
-from tests.helpers import picture, random_pool
+from tests.commands import Child, done, polyshot, refused, settings, training
+from tests.helpers import files_of, picture, random_pool
 
 MODEL = ResNetConfig(width=8, stem="small/2")
-SMALL = {
-    "size": 24,
-    "model.width": 8,
-    "base.steps": 8,
-    "base.batch": 32,
-    "base.validate_every": 4,
-    "base.warm_up": 2,
-    "modulator.steps": 2,
-    "modulator.episodes": 1,
-    "modulator.validate_every": 1,
-    "selector.steps": 10,
-    "selector.tasks": 10,
-    "validation_episodes": 5,
-}
-"""Seconds on one core."""
 SHORT = ("--episodes", 4, "--shot", 2, "--queries", 5)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a command did."""
-
-    code: int
-    out: str
-    err: str
-
-
-def polyshot(*arguments: object) -> Outcome:
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as end:
-        main([str(argument) for argument in arguments])
-    return Outcome(int(end.value.code or 0), out.getvalue(), err.getvalue())
-
-
-def done(*arguments: object) -> str:
-    """Run what must succeed; returns its output."""
-    outcome = polyshot(*arguments)
-    assert outcome.code == 0, outcome.err
-    return outcome.out
-
-
-def refused(*arguments: object) -> str:
-    """Run what must be refused: in one line, apart from progress; returns it."""
-    outcome = polyshot(*arguments)
-    assert outcome.code == 2
-    lines = [line for line in outcome.err.splitlines() if line.strip() and "━" not in line]
-    assert len(lines) == 1, outcome.err
-    assert lines[0].startswith("error: ")
-    return lines[0]
-
-
-def settings(**changes: object) -> list[object]:
-    """Make the options of a small training; ``base_steps=3`` changes ``base.steps``."""
-    chosen = SMALL | {name.replace("_", ".", 1): value for name, value in changes.items()}
-    return [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
-
-
-def training(
-    packs: Path, out: Path, *more: object, sources: str = "glyphs,signs", **changes: object
-) -> list[object]:
-    options = ("--sources", sources, "--preset", "tiny", "--out", out, "--device", "cpu")
-    return ["train", packs, *options, *settings(**changes), *more]
 
 
 pytestmark = pytest.mark.usefixtures("one_thread", "wide_terminal")
@@ -118,11 +52,6 @@ def pool(run: Path) -> Path:
     return run / "pool"
 
 
-def states(folder: Path) -> dict[Path, tuple[int, bytes]]:
-    files = [file for file in folder.rglob("*") if file.is_file()]
-    return {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in files}
-
-
 # --- help
 
 
@@ -137,10 +66,10 @@ def test_every_command_has_help(command: str) -> None:
 
 
 def test_what_is_done_is_skipped(packs: Path, run: Path) -> None:
-    before = states(run)
+    before = files_of(run)
     said = done(*training(packs, run))
     assert Pool.load(run / "pool").hash[:12] in said
-    assert states(run) == before
+    assert files_of(run) == before
 
 
 def test_steps_one_by_one_give_the_same_pool(packs: Path, pool: Path, tmp_path: Path) -> None:
@@ -159,11 +88,11 @@ def test_steps_one_by_one_give_the_same_pool(packs: Path, pool: Path, tmp_path: 
 
 
 def test_the_run_folder_is_for_one_config_and_one_set_of_packs(packs: Path, run: Path) -> None:
-    before = states(run)
+    before = files_of(run)
     assert "base.steps: 8 and 9" in refused(*training(packs, run, base_steps=9))
     assert "seed: 0 and 7" in refused(*training(packs, run, "--seed", 7))
     assert "plankton is new" in refused(*training(packs, run, sources="glyphs,signs,plankton"))
-    assert states(run) == before
+    assert files_of(run) == before
 
 
 @pytest.mark.parametrize(
@@ -294,11 +223,11 @@ def test_the_cache_spares_the_second_evaluation_the_embedding(
     command = ("evaluate", packs, "--pool", pool, *SHORT, *options)
     first = polyshot(*command)
     assert first.code == 0 and "embed plankton" in first.err
-    before = states(tmp_path / "c")
+    before = files_of(tmp_path / "c")
     second = polyshot(*command)
     assert second.code == 0 and "embed" not in second.err
     assert second.out == first.out
-    assert before and states(tmp_path / "c") == before
+    assert before and files_of(tmp_path / "c") == before
 
 
 def test_confusions_are_drawn(pool: Path, packs: Path, tmp_path: Path) -> None:
@@ -586,39 +515,10 @@ def test_ctrl_c_while_a_task_is_learned(
     assert (outcome.code, outcome.out, outcome.err) == (130, "", "Interrupted.\n")
 
 
-class Child:
-    """The program in a session of its own."""
-
-    def __init__(self, *arguments: object):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "polyshot", *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-
-    def wait_until(self, ready: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 60
-        while not ready():
-            assert self.process.poll() is None, self.process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
-    def press_ctrl_c(self) -> None:
-        """Interrupt all its processes, as a terminal does."""
-        assert self.process.poll() is None, "it must be under way"
-        os.killpg(self.process.pid, signal.SIGINT)
-        out, err = self.process.communicate(timeout=60)
-        assert self.process.returncode == 130, err
-        assert out == "" and "Traceback" not in err and "error" not in err
-
-
 def test_ctrl_c_in_a_training_which_then_goes_on(packs: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     metrics = out / "metrics.jsonl"
-    command = training(packs, out, base_steps=60, base_validate_every=3)
+    command = training(packs, out, base_steps=30, base_validate_every=3)
     child = Child(*command)
     child.wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") >= 2)
     child.press_ctrl_c()
@@ -629,7 +529,7 @@ def test_ctrl_c_in_a_training_which_then_goes_on(packs: Path, tmp_path: Path) ->
     assert after[: len(before)] == before  # it went on, nothing was done again
     lines = [(line["step"], line["number"]) for line in map(json.loads, after)]
     assert len(set(lines)) == len(lines)
-    assert ("base", 60) in lines and ("selector", 10) in lines
+    assert ("base", 30) in lines and ("selector", 10) in lines
     done("info", out / "pool")
 
 
@@ -651,7 +551,7 @@ def test_ctrl_c_in_a_classification(pool: Path, wild: Path, tmp_path: Path) -> N
     child = Child(*command, "--adaptation", "tsa", "--views", "one")
     maps = Path(f"/proc/{child.process.pid}/maps")
     child.wait_until(lambda: "libtorch_cpu" in maps.read_text())
-    time.sleep(2)  # by now it reads or learns
+    time.sleep(1)  # by now it reads or learns
     child.press_ctrl_c()
 
 
@@ -670,14 +570,14 @@ def test_the_demo_can_be_left_and_entered(
     child.wait_until(lambda: len(list((out / "packs").glob("[a-z]*"))) >= 2)
     child.press_ctrl_c()
     assert not (out / "index.html").exists()
-    kept = {file: state for file, state in states(out).items() if "partial" not in str(file)}
+    kept = {file: state for file, state in files_of(out).items() if "partial" not in str(file)}
     assert kept
 
     said = done(*command)
     assert f"Look at {out / 'index.html'}" in said
     for word in ("raw pixels", "average, seen", "average, unseen", "average + head", "plankton"):
         assert word in said
-    now = states(out)
+    now = files_of(out)
     assert {file: now[file] for file in kept} == kept  # packs that were drawn are kept
     page = (out / "index.html").read_text(encoding="utf-8")
     assert not re.search(r"https?://|<script|<link", page)
@@ -687,10 +587,10 @@ def test_the_demo_can_be_left_and_entered(
     assert {r.target for r in results if not r.seen} == {"aerial", "plankton"}
     assert {r.method for r in results} == {"base", "select", "average", "raw pixels"}
 
-    untouched = states(out / "run") | states(out / "packs") | states(out / "cache")
+    untouched = files_of(out / "run") | files_of(out / "packs") | files_of(out / "cache")
     again = done(*command)
     # Nothing is drawn, trained or embedded again.
-    assert states(out / "run") | states(out / "packs") | states(out / "cache") == untouched
+    assert files_of(out / "run") | files_of(out / "packs") | files_of(out / "cache") == untouched
     assert again.splitlines()[:-2] == said.splitlines()[:-2]
     assert read_results(out / "results.jsonl") == results
 

@@ -16,9 +16,8 @@ from polyshot.pool import default
 from polyshot.pool.pool import Pool
 from polyshot.training.edit import grow
 from polyshot.util.files import locked
-from tests.helpers import run_script
-
-from .test_cli_pool import SMALL, done, polyshot, refused, states, training
+from tests.commands import SMALL, done, polyshot, refused, training
+from tests.helpers import files_of, run_script
 
 QUICK = ("--set", "modulator.steps=3", "--device", "cpu")
 EXAMPLE = [f"{name}={value}" for name, value in SMALL.items()]
@@ -50,10 +49,10 @@ def pool(packs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def grown(pool: Path, packs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("grown") / "pool"
-    before = states(pool)
+    before = files_of(pool)
     said = done("pool", "add", pool, packs / "plankton", "--out", out, *QUICK)
     assert f"wrote {out}: 4 members" in said and "plankton has strength" in said
-    assert states(pool) == before
+    assert files_of(pool) == before
     assert [path.name for path in out.parent.iterdir()] == ["pool"]
     return out
 
@@ -111,7 +110,7 @@ def test_the_pool_that_ships_grows_elsewhere(
 ) -> None:
     monkeypatch.delenv(default.VARIABLE, raising=False)
     monkeypatch.setattr(default, "PACKAGED", own)
-    before = states(own)
+    before = files_of(own)
     more, less, both = (tmp_path / name for name in ("more", "less", "both"))
     assert done("pool", "list") == done("pool", "list", "default")
     done("pool", "add", "default", packs / "flowers", "--out", more, *QUICK)
@@ -123,14 +122,14 @@ def test_the_pool_that_ships_grows_elsewhere(
         assert "--out" in refused("pool", "remove", name, "signs", *into)
         assert "--out" in refused("pool", "add", name, packs / "plankton", *into, *QUICK)
     assert "--out" in refused("pool", "merge", "default", more, "--out", own)
-    assert states(own) == before
+    assert files_of(own) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["both", "less", "more", "own"]
 
 
 def test_bad_input_is_refused_and_changes_nothing(
     own: Path, packs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = states(own)
+    before = files_of(own)
     other = draw_packs(tmp_path / "other", ["aerial"], size=16, per_class=2, workers=1)[0]
     assert "already" in refused("pool", "add", own, packs / "signs", *QUICK)
     assert "import it again with --size 24" in refused("pool", "add", own, other.path, *QUICK)
@@ -145,7 +144,7 @@ def test_bad_input_is_refused_and_changes_nothing(
     assert "with --out" in refused("pool", "add", "default", packs / "flowers", *QUICK)
     assert "with --out" in refused("pool", "remove", "default", "signs")
     assert "kind of device" in refused("pool", "add", own, packs / "flowers", "--device", "x")
-    assert states(own) == before
+    assert files_of(own) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "own"]
 
 

@@ -1,8 +1,5 @@
 """The examples, run as a user runs them; a small pool stands in for the one that ships."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,19 +40,8 @@ def test_classify_folders(
     assert len((tmp_path / "labels.csv").read_text().splitlines()) == 8
 
 
-def test_classify_folders_without_any(tmp_path: Path) -> None:
-    """In a process of its own, as a user runs it."""
-    random_pool().save(tmp_path / "pool")
-    child = subprocess.run(
-        [sys.executable, FOLDER / "classify_folders.py", "--out", "mine.csv"],
-        cwd=tmp_path,
-        env=os.environ | {VARIABLE: "pool", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert child.returncode == 0, child.stderr
-    assert "wrote 100 labels to mine.csv" in child.stdout
+def test_classify_folders_without_any(run: Callable[..., str]) -> None:
+    assert "wrote 100 labels to mine.csv" in run("classify_folders.py", "--out", "mine.csv")
 
 
 def test_use_from_python(run: Callable[..., str]) -> None:

@@ -16,9 +16,8 @@ from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import read_results
 from polyshot.experiments.own_data import ShapeRequest, choose_shape, holds_packs, open_targets
 from polyshot.pool.pool import Pool
+from tests.commands import done, refused
 from tests.helpers import SIZE, make_domain, picture, random_pool
-
-from .test_cli_pool import done, refused
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from polyshot.experiments import demo
 from polyshot.pool.default import VARIABLE
 from tests.helpers import picture, quick_default, random_pool, run_here, shortened
 
@@ -53,8 +54,10 @@ def test_the_readme_has_commands_and_code() -> None:
 def test_commands_work_as_written(
     workplace: Path, command: str, few_are_drawn: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The pool that ships is slow, and tested elsewhere.
+    # The pool that ships is slow, and tested elsewhere; so is the whole demo.
     pool = "small" if command == "polyshot demo" else "quick"
+    monkeypatch.setattr(demo, "SOURCES", ("glyphs", "signs"))
+    monkeypatch.setattr(demo, "UNSEEN", ("aerial",))
     monkeypatch.setenv(VARIABLE, str(workplace / pool))
     run_here(shortened(command), workplace)
 

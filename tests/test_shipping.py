@@ -28,9 +28,8 @@ from polyshot.pool import default, forms
 from polyshot.pool.files import FORMAT, modulator_file
 from polyshot.pool.pool import Pool
 from polyshot.pool.precision import FACTOR, SHAPE, Precision, from_stored, to_stored
+from tests.commands import done, refused
 from tests.helpers import NAMES, SIZE, random_pool
-
-from .test_cli_pool import done, refused
 
 ROOT = Path(__file__).parents[1]
 TOOL = SimpleNamespace(**runpy.run_path(str(ROOT / "tools" / "ship_pool.py")))

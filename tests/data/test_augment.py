@@ -5,7 +5,7 @@ import torch
 
 from polyshot.data.augment import STRONG, WEAK, Augment, augment
 from polyshot.errors import PolyshotError
-from tests.data.test_episodes import DEVICES
+from tests.helpers import DEVICES
 
 
 def batch(count: int = 8, size: int = 24) -> torch.Tensor:

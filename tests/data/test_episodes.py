@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from polyshot.data.episodes import Episodes, EpisodeSampler
 from polyshot.data.shapes import EpisodeShape, VariableShape, allows, most_shots
 from polyshot.errors import PolyshotError
-from tests.helpers import make_domain
+from tests.helpers import DEVICES, make_domain
 
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 shapes = st.builds(EpisodeShape, st.integers(1, 6), st.integers(1, 6), st.integers(1, 12))
 
 

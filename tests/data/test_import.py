@@ -708,11 +708,11 @@ def test_ctrl_c_leaves_nothing_and_a_killed_import_is_cleaned_up(
 @pytest.mark.parametrize(
     ("name", "classes", "images", "smallest", "largest"),
     [
-        ("actions", 110, 4400, 40, 40),
-        ("cars", 100, 4000, 40, 40),
-        ("cifar100", 100, 5000, 50, 50),
+        pytest.param("actions", 110, 4400, 40, 40, marks=pytest.mark.slow),
+        pytest.param("cars", 100, 4000, 40, 40, marks=pytest.mark.slow),
+        pytest.param("cifar100", 100, 5000, 50, 50, marks=pytest.mark.slow),
         ("dtd", 10, 600, 60, 60),
-        ("flowers", 102, 4080, 40, 40),
+        pytest.param("flowers", 102, 4080, 40, 40, marks=pytest.mark.slow),
         ("gtsrb", 43, 4300, 100, 100),
         pytest.param("imagenet", 401, 15954, 25, 40, marks=pytest.mark.slow),
         pytest.param("omniglot", 1623, 32460, 20, 20, marks=pytest.mark.slow),

@@ -56,10 +56,10 @@ def test_helpers_that_end_early_are_counted() -> None:
     with helped(3, ["no-such-command"]) as helpers:
         assert len(helpers) == 2
         for helper in helpers:
-            helper.wait(timeout=60)
+            helper.wait(timeout=300)
         assert lost(helpers) == 2
     with helped(2, ["reproduce", "parameters"]) as helpers:
-        helpers[0].wait(timeout=60)
+        helpers[0].wait(timeout=300)
         assert lost(helpers) == 0
     with helped(2, ["methods"]) as helpers:
         helpers[0].kill()

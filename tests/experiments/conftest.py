@@ -7,8 +7,7 @@ import pytest
 from polyshot.data.pack import Pack
 from polyshot.data.toy import draw_packs
 from polyshot.experiments import jobs, protocols
-
-from .small_worlds import ONE_SHOT, SHAPE
+from tests.helpers import ONE_SHOT, SHAPE
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,10 @@ from polyshot.experiments.report.pages import UNKNOWN
 from polyshot.experiments.report.paper import paper_comparisons
 from polyshot.experiments.report.tables import accuracy_tables, on_added_domains
 from polyshot.experiments.run import BAR, Summary
+from tests.helpers import files_of, pack_of
 
 from .fake_grid import fake_result
-from .small_worlds import pack_of, run_grid, states
+from .small_worlds import run_grid
 
 pytestmark = pytest.mark.usefixtures("one_thread", "small_shape")
 
@@ -123,10 +124,10 @@ def test_shares_are_of_the_added_domain_alone(grid: Path) -> None:
 
 
 def test_the_same_command_does_nothing_twice(packs: list[Pack], grid: Path) -> None:
-    before = states(grid)
+    before = files_of(grid)
     done = run(packs, grid, targets=["signs"])
     assert (done.measured, done.before) == (0, 20)
-    assert states(grid) == before
+    assert files_of(grid) == before
 
 
 def test_finished_additions_need_no_world(packs: list[Pack], grid: Path, tmp_path: Path) -> None:

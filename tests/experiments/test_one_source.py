@@ -18,8 +18,9 @@ from polyshot.experiments.report import write_report
 from polyshot.experiments.run import Summary
 from polyshot.pool.pool import Pool
 from polyshot.training.training_run import TrainingRun
+from tests.helpers import pack_of
 
-from .small_worlds import OTHER, SMALL, pack_of, run_grid
+from .small_worlds import OTHER, SMALL, run_grid
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

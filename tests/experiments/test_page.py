@@ -3,7 +3,6 @@
 import base64
 import io
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -16,46 +15,8 @@ from polyshot.evaluation.compare import Cell, Row, average
 from polyshot.evaluation.stats import Estimate
 from polyshot.experiments.report.figures import heat_colours
 from polyshot.experiments.report.pages import HeatMap, ResultsPage
+from tests.experiments.fake_grid import NASTY, Checked
 from tests.helpers import picture
-
-VOID = {"meta", "img", "br"}
-NASTY = "<script>alert('x')</script> & \"quotes\" [red]"
-
-
-class Checked(HTMLParser):
-    """Collects elements and fails on tags that do not match."""
-
-    def __init__(self, text: str):
-        super().__init__()
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.cells: list[list[str]] = []
-        self.text = ""
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-        if tag == "tr":
-            self.cells.append([])
-        if tag in ("td", "th"):
-            self.cells[-1].append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if "style" in self.open:
-            return
-        self.text += data
-        if "td" in self.open or "th" in self.open:
-            self.cells[-1][-1] += data
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.elements if name == tag]
 
 
 def rows() -> list[Row]:

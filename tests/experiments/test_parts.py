@@ -24,9 +24,10 @@ from polyshot.experiments.report.summary import (
 )
 from polyshot.experiments.report.tables import accuracy_tables
 from polyshot.experiments.run import BAR, Summary
+from tests.helpers import SHAPE, files_of
 
 from .fake_grid import DOMAINS, fake_result
-from .small_worlds import SHAPE, SMALL, run_grid, states
+from .small_worlds import SMALL, run_grid
 
 pytestmark = pytest.mark.usefixtures("one_thread", "small_shape")
 
@@ -50,12 +51,12 @@ def test_validation_classes_are_measured_beside_test_classes(
 ) -> None:
     run(packs, tmp_path)
     kept = ("results", "shares", "worlds")
-    before = {file: state for name in kept for file, state in states(tmp_path / name).items()}
+    before = {file: state for name in kept for file, state in files_of(tmp_path / name).items()}
     trained: set[str] = set()
     done = run(packs, tmp_path, part="val", report=lambda name, *_: trained.add(name))
     assert (done.cells, done.measured, done.before, done.failed) == (4, 4, 0, [])
     assert trained == {BAR}  # nothing is trained for it
-    after = states(tmp_path)
+    after = files_of(tmp_path)
     assert all(after[file] == state for file, state in before.items())
     new = {file for file in after if file.suffix in (".jsonl", ".json")} - set(before)
     assert {file.stem.split("-")[-1] for file in new if "results" in file.parts} == {"val"}

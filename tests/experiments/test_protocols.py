@@ -21,8 +21,7 @@ from polyshot.experiments.protocols import (
     tuned,
 )
 from polyshot.methods.method import find_methods
-
-from .small_worlds import pack_of
+from tests.helpers import pack_of
 
 SIZES = {"a": 30, "b": 50, "c": 20, "d": 40, "e": 60, "f": 10, "g": 5}
 SOURCES = [pack_of([count], name) for name, count in SIZES.items()]

@@ -14,8 +14,7 @@ from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import append_results, write_results
 from polyshot.experiments.report import write_report
 from polyshot.experiments.report.pages import latex_escape, markdown_escape
-from tests.experiments.fake_grid import fake_result, write_grid
-from tests.experiments.test_page import NASTY, Checked
+from tests.experiments.fake_grid import NASTY, Checked, fake_result, write_grid
 
 AWKWARD = "50% <b> & a_b|c {x} $y$ #1 ~^\\ [link](x) `code`"
 

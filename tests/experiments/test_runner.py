@@ -25,8 +25,9 @@ from polyshot.pool.pool import Pool
 from polyshot.tasks import Tasks
 from polyshot.training.training_run import TrainingRun
 from polyshot.util.files import locked
+from tests.helpers import SHAPE, files_of, pack_of
 
-from .small_worlds import OTHER, SHAPE, SMALL, pack_of, run_grid, states
+from .small_worlds import OTHER, SMALL, run_grid
 
 pytestmark = pytest.mark.usefixtures("one_thread", "small_shape")
 
@@ -124,10 +125,10 @@ def test_what_is_there_is_not_run_again(packs: list[Pack], tmp_path: Path) -> No
         for adaptation in adaptations
         for target in ("signs", "textures")
     }
-    before = states(tmp_path)
+    before = files_of(tmp_path)
     again = run(packs, tmp_path, methods=methods, command="polyshot reproduce seen")
     assert (again.measured, again.before) == (0, 10)
-    assert states(tmp_path) == before
+    assert files_of(tmp_path) == before
 
 
 def test_a_finished_world_is_never_built(packs: list[Pack], grid: Path) -> None:

@@ -17,8 +17,9 @@ from polyshot.experiments.tune import BAR, points, tune
 from polyshot.methods.method import METHODS, Fitted, Method, Settings, find_methods
 from polyshot.tasks import Tasks
 from polyshot.training.training_run import TrainingRun
+from tests.helpers import files_of
 
-from .small_worlds import SMALL, states
+from .small_worlds import SMALL
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -91,10 +92,10 @@ def test_the_best_point_is_chosen_and_none_tried_twice(
     assert entry["validation"] == pytest.approx(0.8)
     assert len(entry["tried"]) == len(tried) == 6
     assert [news for news in told if news[0] == BAR] == [(BAR, number, 6) for number in range(7)]
-    before = states(tmp_path)
+    before = files_of(tmp_path)
     assert tune(["skilled"], packs, SMALL, tmp_path, command="it") == found
     assert len(tried) == 6
-    assert states(tmp_path) == before
+    assert files_of(tmp_path) == before
 
 
 @pytest.mark.parametrize(

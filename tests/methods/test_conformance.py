@@ -206,9 +206,9 @@ def test_it_looks_at_images_as_often_as_it_is_told(
 def test_no_query_changes_the_answer_to_another(
     name: str, adaptation: str, fitted: Fits, packs: list[Pack]
 ) -> None:
-    tasks = tasks_of(packs[0], USUAL)
+    tasks = tasks_of(packs[0], USUAL, count=2)
     whole = fitted(name).predict(tasks, adaptation)
-    for chosen in ([4], [14, 0, 7, 3], [*range(15), 2, 2]):
+    for chosen in ([4], [14, 0, 7, 3, 3]):
         some = replace(tasks, query=tasks.query[:, chosen])
         answers = fitted(name).predict(some, adaptation)
         # What is learned by gradient rounds more: in float32 by twice 1e-5 on some processors.
@@ -220,9 +220,9 @@ def test_no_query_changes_the_answer_to_another(
 def test_episodes_do_not_depend_on_their_company(
     name: str, adaptation: str, fitted: Fits, packs: list[Pack]
 ) -> None:
-    tasks = tasks_of(packs[1], USUAL, count=6)
+    tasks = tasks_of(packs[1], USUAL, count=4)
     whole = fitted(name).predict(tasks, adaptation)
-    for rows in (slice(2, 3), slice(1, 5), torch.tensor([5, 0, 3, 3, 1])):
+    for rows in (slice(2, 3), torch.tensor([3, 0, 1, 1])):
         answers = fitted(name).predict(tasks.part(rows), adaptation)
         torch.testing.assert_close(answers, whole[rows], atol=1e-5, rtol=0)
 

@@ -29,7 +29,8 @@ class Adapted(nn.Module):
 class PlainTSA:
     """A network of one task's own: images [n, 3, H, W] with labels [n], each from 0 to W - 1.
 
-    It learns at the `sites`, names of convolutions; by default at all of the blocks.
+    It learns at the `sites`, names of convolutions; by default at all of the blocks. Updates take
+    the `crops` in turn; what it has learned sees all `views`.
     """
 
     def __init__(
@@ -41,9 +42,11 @@ class PlainTSA:
         updates: int,
         leave_self_out: bool,
         crops: Sequence[View],
+        views: Sequence[View],
         sites: Sequence[str] | None = None,
     ) -> None:
         self.network, self.labels = network.eval().requires_grad_(False), labels
+        self.views = views
         adapters = []
         every = [f"layer{i}.{j}.conv{k}" for i in (1, 2, 3, 4) for j in (0, 1) for k in (1, 2)]
         for name in every if sites is None else sites:
@@ -64,8 +67,7 @@ class PlainTSA:
             F.cross_entropy(logits, labels).backward()
             optimiser.step()
         self.moved = max(float(weight.detach().abs().max()) for weight in adapters)
-        with torch.no_grad():
-            self.centres = self.prototypes(self.embed(images))
+        self.centres = self.prototypes(self.seen(images))
 
     def embed(self, images: Tensor) -> Tensor:
         """Embed through the adapters and the map, of unit norm: [n, d]."""
@@ -84,6 +86,11 @@ class PlainTSA:
         return self.prototypes(unit, image if leave_self_out else -1) @ unit[image]
 
     @torch.no_grad()
+    def seen(self, images: Tensor) -> Tensor:
+        """Embed by what was learned, over all views: [n, d]."""
+        every = [self.network(apply_view(images, view)) for view in self.views]
+        return F.normalize(torch.stack(every).mean(0) @ self.map.T, dim=-1)
+
     def cosines(self, queries: Tensor) -> Tensor:
         """Compare queries with the classes: [q, W]."""
-        return self.embed(queries) @ self.centres.T
+        return self.seen(queries) @ self.centres.T

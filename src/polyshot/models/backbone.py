@@ -4,11 +4,10 @@ A backbone is an `nn.Module` that embeds images, ``[B, 3, H, W] -> [B, d]``. E t
 each.
 """
 
-import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,10 +15,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
-from polyshot.models.walk import Walk
+from polyshot.models.walk import AnyNetwork, Walk, copied
 from polyshot.util.files import digest
 
-AnyNetwork = TypeVar("AnyNetwork", bound=nn.Module)
 SHORTCUTS = ("downsample", "shortcut")
 """Parts of the names of layers that lie on a block's shortcut."""
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
@@ -212,7 +210,7 @@ def by_image(values: Tensor, like: Tensor, tasks: int, axis: int = 1) -> Tensor:
 
 def fused(network: AnyNetwork) -> AnyNetwork:
     """Copy a network for prediction: batch norms inside the layers before, channels last."""
-    network = copy.deepcopy(network).eval().requires_grad_(False)
+    network = copied(network).eval().requires_grad_(False)
     for site in layers_of(network):
         layer = network.get_submodule(site.layer)
         norm = network.get_submodule(site.norm) if site.norm is not None else None

@@ -22,11 +22,10 @@ task, or a factor and a shift for each channel. Nothing is cut into patches, and
 gradients of its kernels, so this is the fastest way to learn many modulators.
 """
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal, TypeVar, get_args
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -35,9 +34,9 @@ from torch import Tensor, nn
 from polyshot.errors import PolyshotError, unknown
 from polyshot.models.backbone import NORMS, Site, affine, by_image, same_tensors, sites_of
 from polyshot.models.passes import Act
+from polyshot.models.walk import AnyNetwork, copied
 
 Kind = Literal["conv1x1", "channel"]
-AnyNetwork = TypeVar("AnyNetwork", bound=nn.Module)
 RANK = 16
 """Of the maps beside pointwise layers."""
 
@@ -150,9 +149,12 @@ def member_parameters(
 
 def fold(base: AnyNetwork, modulator: Modulator, strength: float = 1.0) -> AnyNetwork:
     """Return a new plain network that is the member; the base stays as it is."""
-    result = copy.deepcopy(base)
-    result.load_state_dict(member_parameters(base, modulator, strength), strict=False)
-    return result
+    made = member_parameters(base, modulator, strength)
+    own: dict[Tensor, Tensor] = {
+        old: nn.Parameter(made[name].detach().clone(), old.requires_grad)
+        for name, old in base.named_parameters()
+    }
+    return copied(base, own)
 
 
 def at_tap(weight: Tensor, site: Site, kernel: Tensor) -> Tensor:
@@ -287,7 +289,7 @@ def no_weights(base: nn.Module, sites: Sequence[Site]) -> dict[str, Tensor]:
 
 def fold_task(base: AnyNetwork, modulators: TaskModulators, task: int) -> AnyNetwork:
     """Return one task's network as a plain one; the base stays as it is."""
-    folded = copy.deepcopy(base)
+    folded = copied(base)
 
     def own(part: Mapping[str, Tensor], layer: str) -> Tensor:
         return part[layer][task if len(part[layer]) > 1 else 0]

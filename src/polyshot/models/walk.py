@@ -13,11 +13,12 @@ stages for it.
 
 import copy
 import threading
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,7 @@ from polyshot.models.passes import (
     version_of,
 )
 
+AnyNetwork = TypeVar("AnyNetwork", bound=nn.Module)
 CLOSE = 1e-3
 """How far a replayed embedding may lie from the plain one, relative to its largest entry."""
 
@@ -58,6 +60,19 @@ class Recording:
         return sum(each.nbytes() for each in memory.values())
 
 
+def copied(network: AnyNetwork, instead: Mapping[Tensor, Tensor] | None = None) -> AnyNetwork:
+    """Copy a network; some of its tensors may be replaced by others.
+
+    Like `copy.deepcopy`, which takes most of its time for the empty lists of hooks of each module.
+    """
+    known: dict[int, Any] = {id(old): new for old, new in (instead or {}).items()}
+    for module in network.modules():
+        for value in vars(module).values():
+            if not value and type(value) in (dict, OrderedDict):
+                known[id(value)] = type(value)()
+    return copy.deepcopy(network, known)
+
+
 class Walk:
     """A network's own forward pass, with acts at some of its layers.
 
@@ -72,8 +87,7 @@ class Walk:
     """
 
     def __init__(self, network: nn.Module, norms: Mapping[str, str | None]):
-        shared = {id(t): t for t in (*network.parameters(), *network.buffers())}
-        self.network = copy.deepcopy(network, shared)
+        self.network = copied(network, {t: t for t in (*network.parameters(), *network.buffers())})
         self._norms = norms
         self._state = _State()
         self._plans: dict[Any, list[Kept]] = {}

@@ -21,8 +21,7 @@ from torch import Tensor
 from polyshot.errors import PolyshotError
 from polyshot.training import parallel
 from polyshot.training.step import Best, Group, Record, Schedule, Step
-from polyshot.util import counter_rng
-from polyshot.util.device import fast, in_one_piece
+from polyshot.util.device import fast, in_one_piece, seed
 from polyshot.util.files import read_checkpoint, write_checkpoint
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -116,7 +115,7 @@ class _Loop:
         """Make one update, unless its loss or gradient is not finite; returns a signal to obey."""
         self.optimiser.zero_grad(set_to_none=True)
         before = self.statistics.clone()
-        torch.manual_seed(counter_rng.key("update", self.seed, self.step.name, self.number))
+        seed("update", self.seed, self.step.name, self.number)
         loss = self.step.loss(self.number)
         loss.backward()  # type: ignore[no-untyped-call]
         value = loss.detach().float()

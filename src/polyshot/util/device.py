@@ -124,11 +124,23 @@ def can_compile() -> bool:
     return compiler is not None and importlib.util.find_spec("triton") is not None
 
 
+def seed(*parts: object) -> None:
+    """Seed torch's generators: the CPU's, and a GPU's where one is in use.
+
+    `torch.manual_seed` notes the stack for each kind of device that may be used later, which takes
+    longer than a small update.
+    """
+    key = counter_rng.key(*parts)
+    torch.default_generator.manual_seed(key)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(key)
+
+
 @contextmanager
 def seeded(*parts: object) -> Iterator[None]:
     """Seed torch's generator of the CPU for the making of weights, and leave it as it was."""
     with torch.random.fork_rng([]):
-        torch.manual_seed(counter_rng.key(*parts))
+        seed(*parts)
         yield
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+import torch
+
 from polyshot.evaluation.compare import combined_if_all, is_clear
 from polyshot.evaluation.stats import Estimate
 from polyshot.experiments.protocols import PROTOCOLS, shipped
@@ -18,7 +20,7 @@ from polyshot.experiments.report.pages import percent
 from polyshot.experiments.report.tables import AccuracyTable, TextTable
 from polyshot.models.backbone import parameter_count, sites_of
 from polyshot.models.modulators import Modulator
-from polyshot.models.resnet import ResNet, ResNetConfig
+from polyshot.models.resnet import ResNet
 from polyshot.models.selector import Selector
 
 PAPER_SHAPE = "5-way 5-shot"
@@ -182,14 +184,16 @@ def paper_comparisons(tables: Iterable[AccuracyTable]) -> list[PaperComparison]:
 
 def paper_sizes() -> list[tuple[str, int]]:
     """Count the parameters of the paper's system with its eight sources."""
-    config = ResNetConfig()
-    sizes = [("base (ResNet-18)", parameter_count(ResNet(config)))]
-    for kind in ("conv1x1", "channel"):
-        one = parameter_count(Modulator(sites_of(ResNet(config)), kind))
-        sizes += [(f"one {kind} modulator", one), (f"eight {kind} modulators", PAPER_SOURCES * one)]
-    for outputs, whose in ((PAPER_SOURCES, "its table"), (PAPER_SOURCES + 1, "its text, ours")):
-        count = parameter_count(Selector(config.dim, outputs))
-        sizes.append((f"selector, {outputs} outputs ({whose})", count))
+    with torch.device("meta"):  # no memory, no random weights
+        base = ResNet()
+        sizes = [("base (ResNet-18)", parameter_count(base))]
+        for kind in ("conv1x1", "channel"):
+            one, eight = f"one {kind} modulator", f"eight {kind} modulators"
+            count = parameter_count(Modulator(sites_of(base), kind))
+            sizes += [(one, count), (eight, PAPER_SOURCES * count)]
+        for outputs, whose in ((PAPER_SOURCES, "its table"), (PAPER_SOURCES + 1, "its text, ours")):
+            count = parameter_count(Selector(base.config.dim, outputs))
+            sizes.append((f"selector, {outputs} outputs ({whose})", count))
     return sizes
 
 
