@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from polyshot.classifier import FewShotClassifier
+from tests.commands import done, refused
 from tests.helpers import colour_pool, coloured, examples
-
-from .test_cli_pool import done, refused
 
 COLOURS = ("red", "green", "blue")
 

@@ -251,6 +251,12 @@ README_COLUMNS: Mapping[str, Filter] = {
 }
 
 
+def soup(method: str, times: str, factor: float = 1.0) -> Filter:
+    """Return the rows of a rule on Lite0 with modulators of three sources (run `choose-soup`)."""
+    note = f"runs/L/pool; queries seen {times}; strengths x {factor}"
+    return {"method": method, "note": note}
+
+
 def lite0_tsa(sites: str, rate: str, more: str = "") -> Filter:
     """Find what was tried of `tsa` on Lite0, by the words of the try."""
     words = f'tsa_share=1.0 tsa_sites=["{sites}"] rates=[{rate}]{more}'
@@ -276,22 +282,39 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
         },
     ),
     "backbones": Grid(
-        {"table": "backbones", "run": "backbones"},
+        {"table": "backbones", "run": ("backbones", "lite0")},
         {
             "ours, left out": {"note": "left-out"},
             "Lite0": {"note": "efficientnet-lite0", "adaptation": "ridge"},
+            "Lite0, queries seen once": {"note": "efficientnet-lite0:query-one"},
             "Lite0 + tsa": {"note": "efficientnet-lite0", "adaptation": "tsa"},
-            "`fast`: Lite0, queries seen once": {"note": "efficientnet-lite0:query-one"},
             "Lite0 + ours": {"note": "efficientnet-lite0,left-out", "adaptation": "ridge"},
-            "`full`: Lite0 + ours, as `auto` learns": {
+            "Lite0 + ours, both by tsa": {
                 "note": "efficientnet-lite0,left-out",
                 "adaptation": "auto",
             },
+            "`fast`: a soup on Lite0, queries seen once": {"note": "lite0:query-one"},
+            "`full`: the soup, learning as `auto` does": {"note": "lite0"},
         },
         {f"{shot}-shot": {"shot": shot} for shot in (1, 2, 5, 20)},
         show="both",
         against={"note": "efficientnet-lite0", "adaptation": "ridge"},
+        pair=("target", "shot", "part"),
         corner="mean of cars, dtd, gtsrb, plankton",
+    ),
+    "backbones-soup": Grid(
+        {"table": "choices", "run": "choose-soup", "adaptation": "ridge"},
+        {
+            "Lite0": soup("base", "once"),
+            "sum of four members' scores": soup("sum", "once"),
+            **{f"soup, strengths times {s}": soup("soup", "once", s) for s in (0.4, 0.7, 1.0, 1.4)},
+            "Lite0, queries seen three times": soup("base", "three times"),
+            "soup, queries seen three times": soup("soup", "three times"),
+        },
+        {f"{shot}-shot": {"shot": shot} for shot in (1, 5)},
+        show="both",
+        against=soup("base", "once"),
+        corner="validation classes of actions, cifar100, flowers, omniglot",
     ),
     "backbones-rates": Grid(
         {"table": "backbones", "run": "choose-lite0-tsa"},

@@ -235,6 +235,16 @@ FOREIGN_VIEWS: Views = "three"
 """How often these look at an image."""
 
 
+ONE_NETWORK: Mapping[str, Any] = {
+    "tsa_share": 1.0,
+    "tsa_strength": 0.5,
+    "tsa_readout": "ridge",
+    "tsa_inverse_temperature": 0.56,
+    "familiar_inverse_temperature": 0.85,
+}
+"""Of `AdaptationConfig`: `tsa` that answers by one network, where time counts."""
+
+
 @dataclass(frozen=True)
 class Config:
     """A whole training."""
@@ -345,14 +355,7 @@ PRESETS: dict[str, Config] = {
         preset="strong",
         views="five",
         modulator=ModulatorConfig(loss_metric="cosine", shape=EpisodeShape(shot=1)),
-        adaptation=AdaptationConfig(
-            tsa_share=1.0,
-            tsa_strength=0.5,
-            tsa_readout="ridge",
-            tsa_inverse_temperature=0.56,
-            familiar_inverse_temperature=0.85,
-            ridge_power=0.7,
-        ),
+        adaptation=AdaptationConfig(ridge_power=0.7),
     ),
 }
 

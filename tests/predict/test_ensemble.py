@@ -142,16 +142,18 @@ def test_the_forms_of_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     OURS.save(tmp_path / "pool")
     monkeypatch.setattr(forms, "has_lite0", lambda: False)
     (pool,), said = load_pools("fast")
-    assert (pool.members, pool.query_views) == (OURS.members, "one") and said == "fast (ours)"
-    (pool,), said = load_pools("default")  # looking once at queries costs more than 0.3 there
-    assert (pool.query_views, said) == (None, "full (ours)")
+    assert (pool.members, pool.adaptation.tsa_share) == (OURS.members, 1.0)
+    assert said == "fast (ours)"
+    (pool,), said = load_pools("full")
+    assert (pool.hash, said) == (OURS.hash, "full (ours)")
     if loaders.has_lite0():
         monkeypatch.setattr(forms, "has_lite0", loaders.has_lite0)
-        pools, said = load_pools("full", views="one")
-        assert [p.backbone for p in pools] == ["efficientnet-lite0", "resnet18"]
-        assert said == "full (efficientnet-lite0 + ours)" and {p.views for p in pools} == {"one"}
+        (full,), said = load_pools("full", views="one")
+        assert (full.backbone, full.views) == ("efficientnet-lite0", "one")
+        assert full.modulators and said == "full (efficientnet-lite0)"
         (pool,), said = load_pools("default")
         assert (pool.query_views, said) == ("one", "fast (efficientnet-lite0)")
+        assert pool.modulators.keys() == full.modulators.keys()
     monkeypatch.setenv(default.VARIABLE, str(tmp_path / "pool"))
     (pool,), said = load_pools("default")
     assert (pool.query_views, said) == (None, "")
@@ -159,5 +161,5 @@ def test_the_forms_of_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert len(pools) == 2 and not said
     with pytest.raises(PolyshotError, match="No pool is named"):
         load_pools(" , ")
-    with pytest.raises(PolyshotError, match="'full' stands alone"):
+    with pytest.raises(PolyshotError, match="'full' is a pool of its own"):
         load_pools("full,default")

@@ -12,11 +12,11 @@ from torch import Tensor
 from polyshot.config import AdaptationConfig, for_hash, override, preset, to_dict
 from polyshot.errors import PolyshotError
 from polyshot.methods.pool_rules import PoolWithRule
-from polyshot.models.backbone import walk_through
+from polyshot.models.backbone import sites_of, walk_through
 from polyshot.models.efficientnet import EfficientNetLite
 from polyshot.models.foreign import Foreign
 from polyshot.models.heads import Metric, prototype_logits, prototypes
-from polyshot.models.modulators import Kind, fold
+from polyshot.models.modulators import Kind, Modulator, fold
 from polyshot.models.resnet import ResNet
 from polyshot.models.views import CROPS, VIEWS, Views, apply_view
 from polyshot.models.walk import Recording, Walk
@@ -25,7 +25,7 @@ from polyshot.predict import own_networks
 from polyshot.predict.adapt.tsa import Networks, learn_own_networks, learning_sites
 from polyshot.predict.own_networks import blended
 from polyshot.predict.predict import inverse_temperature, predict_tasks
-from polyshot.predict.rules import by_selector, rule
+from polyshot.predict.rules import by_selector, rule, uniform
 from tests.helpers import (
     SIZE,
     answers,
@@ -46,13 +46,14 @@ ALWAYS = AdaptationConfig(
 EPISODES, WAY, SHOT, QUERIES = 3, 4, 3, 5
 
 
+@pytest.mark.parametrize("name", ["blend", "soup"])
 @pytest.mark.parametrize("metric", get_args(Metric))
 @pytest.mark.parametrize("kind", get_args(Kind))
-def test_blend_is_the_folded_blend_of_each_task(kind: Kind, metric: Metric) -> None:
+def test_blend_is_the_folded_blend_of_each_task(kind: Kind, metric: Metric, name: str) -> None:
     pool = shared_pool(kind, metric)
     tasks = random_tasks(mask=uneven())
-    weights = by_selector(pool, tasks)
-    found = answers(pool, tasks, "blend")
+    weights = (by_selector if name == "blend" else uniform)(pool, tasks)
+    found = answers(pool, tasks, name)
     factors = inverse_temperature(pool, tasks.shots)
     assert tasks.mask is not None
     for e in range(EPISODES):
@@ -442,3 +443,52 @@ def test_200_ways() -> None:
     one = replace(tasks.part(slice(0, 1)), query=tasks.query[:1, :7])
     found = answers(pool, one, "auto", "tsa")
     assert found.shape == (1, 7, 200) and found.isfinite().all()
+
+
+def test_the_soup_is_one_network_for_all_tasks_while_the_pool_stays() -> None:
+    pool, tasks = shared_pool("conv1x1", "cosine"), random_tasks(mask=uneven())
+    weights = uniform(pool, tasks)
+    one, other = (own_networks.blend_networks(pool, tasks, weights, "none") for _ in range(2))
+    assert one.common is not None and one.common is other.common
+    single = own_networks.blend_networks(pool, tasks.part(slice(0, 1)), weights[:1], "none")
+    assert single.common is None  # the only task's own, as every classifier has it
+    weaker = replace(pool, strengths=dict.fromkeys(pool.strengths, 0.5))
+    assert own_networks.blend_networks(weaker, tasks, weights, "none").common is not one.common
+
+
+def test_auto_is_the_soup_on_a_network_from_elsewhere_with_modulators() -> None:
+    ours = shared_pool("conv1x1", "cosine")
+    assert rule("auto", ours).name == "auto"
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, 8), torch.nn.Flatten())
+    plain = Pool.from_backbone(network, size=16, sites=["0"])
+    assert rule("auto", plain).name == "auto"  # it has nothing to average
+    modulator = Modulator(sites_of(plain.base), "conv1x1")
+    grown = replace(plain, modulators={"one": modulator}, scales=[20.0, 20.0], strengths={})
+    assert rule("auto", grown).name == "soup"
+
+
+@pytest.mark.parametrize("readout", ["prototypes", "ridge"])
+def test_tsa_goes_a_part_of_the_way_in_weights(readout: str) -> None:
+    with in_double():
+        pool = double_pool(shared_pool("conv1x1"))
+        tasks = random_tasks(queries=2)
+
+        def learned(strength: float) -> list[Tensor]:
+            config = replace(ALWAYS, updates=4, tsa_strength=strength, tsa_readout=readout)
+            own = replace(pool, adaptation=config)
+            (found,), _ = learn_own_networks(own, tasks, uniform(own, tasks), never_asked)
+            assert found.classifiers.maps is not None
+            return [*found.modulators.weights.values(), found.classifiers.maps]
+
+        def never_asked(known: Tensor, places: Tensor) -> Tensor:
+            raise AssertionError("a single rate is taken as it is")
+
+        for none, half, full in zip(learned(0.0), learned(0.5), learned(1.0), strict=True):
+            torch.testing.assert_close(half, (none + full) / 2)
+            assert not torch.allclose(none, full)
+        frozen = replace(ALWAYS, updates=4, tsa_strength=0.0, tsa_readout=readout)
+        none, plain = (replace(pool, adaptation=each) for each in (frozen, ALWAYS))
+        reads = "ridge" if readout == "ridge" else "none"
+        found = answers(none, tasks, "blend", "tsa")
+        expected = answers(plain, tasks, "blend", reads)
+        torch.testing.assert_close(found.argmax(-1), expected.argmax(-1))

@@ -32,8 +32,8 @@ def has_default() -> bool:
 
 
 def check_not_shipped(place: Path) -> None:
-    """Refuse to write over the pool that ships, by whatever path it is named."""
-    if place.resolve() == PACKAGED.resolve():
+    """Refuse to write over a pool that ships, by whatever path it is named."""
+    if place.resolve() in (PACKAGED.resolve(), (POOLS / ON_LITE0).resolve()):
         raise PolyshotError(
             f"{place} is the pool that ships, which is not changed: name another folder with --out."
         )
