@@ -404,6 +404,7 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
         {
             "1-shot, auto, the pool that ships": {
                 "table": "default_pool",
+                "run": "default-pool",
                 "shot": 1,
                 "method": "auto",
                 "adaptation": "none",
@@ -571,7 +572,11 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
         pair=tuple(name for name in PAIR if name != "run"),
     ),
     "rounding": Grid(
-        {"table": "default_pool", "method": ("base", "select", "average")},
+        {
+            "table": "default_pool",
+            "run": "default-pool-first",
+            "method": ("base", "select", "average"),
+        },
         {"five shots": {"shot": 5}, "one shot": {"shot": 1}, "both": {}},
         {"shipped less trained": {}},
         show="difference",
@@ -603,9 +608,5 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
 }  # fmt: skip
 """By the name that a page gives them."""
 
-CARD: tuple[Filter, ...] = (
-    {"table": "default_pool"},
-    {"table": "seeds", "adaptation": "none"},
-    {"table": "seeds", "adaptation": "tsa", "shot": 5},
-)
-"""Rows of the card of the pool that ships; at one shot `tsa` does not learn."""
+CARD: tuple[Filter, ...] = ({"table": "default_pool", "run": "default-pool"},)
+"""Rows of the card of the pool that ships."""
