@@ -41,11 +41,6 @@ class BadImage:
     """The path a user knows it by."""
 
 
-def load_images(images: Images, size: int, report: Progress | None = None) -> NDArray[np.uint8]:
-    """Make uint8 ``[n, 3, size, size]`` of images of any size and mode (`load_sizes`)."""
-    return load_sizes(images, [size], report)[size]
-
-
 def load_sizes(
     images: Images, sizes: Sequence[int], report: Progress | None = None
 ) -> dict[int, NDArray[np.uint8]]:

@@ -39,7 +39,8 @@ from polyshot.models.resnet import ResNetConfig
 from polyshot.models.selector import MemberAttention, Selector
 from polyshot.models.views import MEAN, STD, Views, check_views
 from polyshot.pool.default import default_pool, pool_path
-from polyshot.pool.files import Precision, check_domains, read_pool, write_pool
+from polyshot.pool.files import check_domains, read_pool, write_pool
+from polyshot.pool.precision import Precision
 from polyshot.pool.statistics import SourceTasks, check_statistics
 from polyshot.tasks import Pixels, Table, for_prediction
 from polyshot.util.files import digest
