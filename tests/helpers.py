@@ -3,8 +3,10 @@
 import copy
 import io
 import json
+import resource
 import runpy
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
@@ -490,10 +492,10 @@ def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     return mine.keys() == yours.keys() and all(torch.equal(t, yours[n]) for n, t in mine.items())
 
 
-def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:
+def files_of(folder: Path) -> dict[Path, tuple[int, bytes]]:
     """All files with the time of their last change."""
     files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
-    return {str(file): (file.stat().st_mtime_ns, file.read_bytes()) for file in files}
+    return {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in files}
 
 
 def step_files(run: Path) -> dict[str, bytes]:
@@ -537,6 +539,19 @@ class Interrupt:
         self.calls += 1
         if self.calls % self.every == 0:
             raise KeyboardInterrupt
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """Let no file grow beyond a size, in the middle of which writing fails as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
 
 
 Made = TypeVar("Made")

@@ -62,6 +62,7 @@ def options(packs: Path | None, out: Path, *more: object, **settings: object) ->
 
 
 SHORT = ("--episodes", 4, "--slow-episodes", 2)
+TWO = ("--targets", "glyphs,plankton")
 
 
 def fast() -> list[str]:
@@ -76,9 +77,9 @@ def of_paper() -> list[Method]:
 def grid(packs: Path, tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
     """The paper's methods, seen and unseen, both shots, with and without further adaptation."""
     out = tmp_path_factory.mktemp("grids") / "grid"
-    said = done("reproduce", "seen", "unseen", *options(packs, out, *SHORT, *fast()))
-    per_target = 2 * sum(len(method.adaptations_of_paper()) for method in of_paper())
-    assert said.startswith(f"{5 * per_target} cells: 0 were there, {5 * per_target} measured")
+    said = done("reproduce", "seen", "unseen", *options(packs, out, *SHORT, *fast(), *TWO))
+    cells = 3 * 2 * sum(len(method.adaptations_of_paper()) for method in of_paper())
+    assert said.startswith(f"{cells} cells: 0 were there, {cells} measured")
     assert f"polyshot report {out}" in said
     return out
 
@@ -91,8 +92,8 @@ def test_every_cell_of_the_tables_is_there(grid: Path) -> None:
     expected = {
         (protocol, target, method.name, shot, adaptation)
         for protocol, targets in (
-            ("seen", ("glyphs", "signs")),
-            ("unseen", ("glyphs", "signs", "plankton")),
+            ("seen", ("glyphs",)),
+            ("unseen", ("glyphs", "plankton")),
         )
         for target in targets
         for method in of_paper()
@@ -152,7 +153,7 @@ def test_every_method_answers_the_same_episodes(grid: Path) -> None:
 
 def test_the_same_command_does_nothing_twice(grid: Path, packs: Path) -> None:
     before = files_of(grid)
-    said = done("reproduce", "seen", "unseen", *options(packs, grid, *SHORT, *fast()))
+    said = done("reproduce", "seen", "unseen", *options(packs, grid, *SHORT, *fast(), *TWO))
     assert "0 measured" in said
     assert files_of(grid) == before
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from polyshot.config import preset
 from polyshot.data.pack import Pack, open_packs
-from polyshot.experiments.grid import GridFolder
+from polyshot.experiments.grid_folder import GridFolder
 from polyshot.experiments.protocols import part_sources
 from polyshot.training.training_run import TrainingRun
 from polyshot.util.device import best_device

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import resource
 import shutil
 import signal
 import socket
@@ -26,7 +25,7 @@ from polyshot.data.importer import ImportOptions, import_source
 from polyshot.data.pack import Pack
 from polyshot.data.readers import ReadOptions
 from polyshot.errors import PolyshotError
-from tests.helpers import SHARED, needs_shared, picture
+from tests.helpers import SHARED, full_disk, needs_shared, picture
 
 SMALL = ImportOptions(size=16)
 MakeFolder = Callable[..., Path]
@@ -609,24 +608,11 @@ def test_unreadable_files_and_folders() -> None:
         shutil.rmtree(scratch)
 
 
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    """Writing beyond this fails like a full disk does, in the middle of a file."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, before)
-
-
 @pytest.mark.parametrize("limit", [0, 100, 5_000, 40_000])
 def test_no_room_while_writing(image_folder: MakeFolder, tmp_path: Path, limit: int) -> None:
     root = image_folder(cat=60, dog=60)
     (tmp_path / "packs").mkdir()
-    with file_size_limit(limit):
+    with full_disk(limit):
         message = refusal(root, tmp_path / "packs")
     assert "the disk is full" in message and "Nothing was left behind" in message
 

@@ -5,20 +5,26 @@ import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from PIL import Image
 
-from polyshot.data.images import decode, load_images
+from polyshot.data.images import decode, load_sizes
 from polyshot.data.readers.examples import read_queries, read_support
 from polyshot.errors import PolyshotError
 from tests.helpers import picture
 
 SIZE = 16
+
+
+def load_images(images: Any, size: int, **options: Any) -> NDArray[np.uint8]:
+    return load_sizes(images, [size], **options)[size]
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import append_results
-from polyshot.experiments.grid import Cell, read_grid
+from polyshot.experiments.grid import read_grid
+from polyshot.experiments.grid_folder import Cell
 from polyshot.experiments.report import write_report
 from polyshot.experiments.report.paper import paper_comparisons
 from polyshot.experiments.report.summary import (

@@ -109,6 +109,14 @@ def test_the_same_twice_counts_once_but_a_contradiction_is_refused(tmp_path: Pat
     other = asdict(fake_result("select")) | {"method": "base"}
     assert "measured twice" in refused(put(tmp_path, one, other))
     assert len(read_grid(put(tmp_path, one, other | {"train_seed": 1})).results) == 2
+    shared = put(tmp_path, one | {"run": "first"}, other | {"run": "then"})
+    assert "by the runs 'first' and 'then': name the one that is wanted, with --run" in refused(
+        shared
+    )
+    (chosen,) = read_grid(shared, "then").results
+    assert chosen.per_episode == other["per_episode"]
+    with pytest.raises(PolyshotError, match=r"no run 'thne'.*Did you mean 'then'"):
+        read_grid(shared, "thne")
 
 
 def test_of_two_lengths_the_longer_counts(tmp_path: Path) -> None:

@@ -296,7 +296,7 @@ def uneven_pack() -> Pack:
 def test_variable_ways_and_shots_are_those_of_episodes_one_by_one(
     name: str, adaptation: str, fitted: Fits, uneven_pack: Pack
 ) -> None:
-    count = 4
+    count = 3
     target = Target(uneven_pack, CPU, [VARIABLE], count)
     groups = target.groups(VARIABLE)
     assert len(groups) > 1, "several ways"

@@ -1,14 +1,11 @@
 import json
 import os
-import resource
-import signal
 import stat
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +27,7 @@ from polyshot.util.files import (
     write_text,
     write_weights,
 )
+from tests.helpers import full_disk
 
 TENSORS = {"a": torch.arange(40_000.0), "b": torch.ones(3, 2)}
 
@@ -54,19 +52,6 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "array": put_array,
     "folder": put_folder,
 }
-
-
-@contextmanager
-def full_disk(size: int) -> Iterator[None]:
-    """Let no file grow beyond a size, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, before)
 
 
 @pytest.mark.parametrize("writer", WRITERS)

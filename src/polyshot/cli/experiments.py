@@ -110,7 +110,7 @@ def reproduce(
     from polyshot.cli.display import progress, show_table
     from polyshot.engines.local import Helper, helped, lost, process_count
     from polyshot.experiments import protocols, run
-    from polyshot.experiments.grid import GridFolder
+    from polyshot.experiments.grid_folder import GridFolder
     from polyshot.experiments.jobs import Request
     from polyshot.experiments.report.paper import size_table
     from polyshot.util.device import best_device
@@ -181,7 +181,7 @@ def tune(
     """
     from polyshot.cli.display import progress, show_table
     from polyshot.experiments import tune as tuning
-    from polyshot.experiments.grid import GridFolder
+    from polyshot.experiments.grid_folder import GridFolder
     from polyshot.experiments.protocols import configured
     from polyshot.util.device import best_device
 
@@ -206,6 +206,9 @@ def report(
     out: Annotated[
         Path | None, Option(help="Where the report goes; FOLDER/report if not given.")
     ] = None,
+    run: Annotated[
+        str, Option(help="The one whose results are wanted, of a file that several runs share.")
+    ] = "",
 ) -> None:
     """Write the report of the experiments: a page to look at, tables as Markdown and LaTeX.
 
@@ -213,7 +216,7 @@ def report(
     """
     from polyshot.experiments.report import write_report
 
-    page, *tables = write_report(folder, out)
+    page, *tables = write_report(folder, out, run)
     typer.echo(f"wrote {' and '.join(map(str, tables))}")
     typer.echo(f"Look at {page}")
 

@@ -1,187 +1,22 @@
-"""The folder of a grid: cells, the files of each, and how they are written and read.
-
-Layout: ``results/<world>/<method>/<protocol>-<cell>.jsonl``, ``shares/``, ``contributions/``,
-``failures/``, ``worlds/`` (trainings), ``locks/``, ``environment.json``. Everything is written
-whole or not at all, and one file belongs to one cell: several processes can work on a folder.
-"""
+"""What a grid's folder holds (`grid_folder` writes it), read and checked."""
 
 import json
 import math
-import subprocess
-import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from polyshot.data.pack import Pack, open_packs
-from polyshot.data.shapes import EpisodeShape
-from polyshot.data.toy import keep_packs
-from polyshot.errors import PolyshotError
+from polyshot.errors import PolyshotError, unknown
 from polyshot.evaluation.results import Result, read_results
-from polyshot.experiments.protocols import ADDED, EMBEDDED, PARTS, part_sources
-from polyshot.training.folder import environment
-from polyshot.util import __version__
-from polyshot.util.files import locked, locked_if_free, read_json, write_json
-from polyshot.util.progress import Progress
+from polyshot.experiments.protocols import ADDED
 
 Read = TypeVar("Read")
 RESULTS = (".jsonl", ".parquet")
 """Files of results: as a grid writes them, and as they are kept."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One measurement: a number of a table, or a panel of a figure."""
-
-    target: Pack
-    shape: EpisodeShape
-    adaptation: str
-    episodes: int
-    seed: int
-    """Of the episodes."""
-    part: str = "test"
-    """Of the target's class split."""
-
-    @property
-    def name(self) -> str:
-        """Name of its files."""
-        shape = f"{self.shape.way}w{self.shape.shot}s{self.shape.queries}q"
-        parts = (self.target.domain.name, shape, self.adaptation, f"{self.episodes}e")
-        # Folders made before there were other parts name none.
-        return "-".join((*parts, f"seed{self.seed}", *self.mark))
-
-    @property
-    def mark(self) -> tuple[str, ...]:
-        """The part for names of files, where it is not the usual one."""
-        return () if self.part == "test" else (self.part,)
-
-    def __str__(self) -> str:
-        adapted = "" if self.adaptation == "none" else f", {self.adaptation}"
-        shape = f"{self.shape.way}-way {self.shape.shot}-shot"
-        part = f", {PARTS[self.part]}" if self.mark else ""
-        return f"{self.target.domain.name}{part}, {shape}{adapted}"
-
-
-# --- writing
-
-
-@dataclass(frozen=True)
-class GridFolder:
-    """A folder that one or several runs of `reproduce` and `tune` fill."""
-
-    path: Path
-
-    def __post_init__(self) -> None:
-        if self.path.exists() and not self.path.is_dir():
-            raise PolyshotError(f"{self.path} is a file, a grid needs a folder.")
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise PolyshotError(f"{self.path} cannot be made: {error.strerror}.") from None
-
-    @property
-    def worlds(self) -> Path:
-        """Where trainings are."""
-        return self.path / "worlds"
-
-    def packs(
-        self, data: Path | None, names: Sequence[str], size: int, report: Progress | None = None
-    ) -> tuple[list[Pack], list[Pack]]:
-        """Open packs, or draw the embedded domains: those to train on, by name, and the others."""
-        if data is not None:
-            return part_sources(open_packs(data), names)
-        with self.lock("packs"):  # two processes draw them once
-            drawn = keep_packs(self.path / "packs", sum(EMBEDDED, ()), size, report)
-        return part_sources(drawn, names or EMBEDDED[0])
-
-    def lock(self, name: str) -> AbstractContextManager[None]:
-        """Hold a lock; waits for a process that has it."""
-        return locked(self.path / "locks" / f"{name}.lock")
-
-    def lock_if_free(self, name: str) -> AbstractContextManager[bool]:
-        """Hold a lock, or yield False at once where another process has it."""
-        return locked_if_free(self.path / "locks" / f"{name}.lock")
-
-    def fail(self, name: str, what: str, error: Exception) -> str:
-        """Note that a cell failed; returns the error in one line."""
-        message = " ".join(str(error).split())
-        if not isinstance(error, PolyshotError):
-            message = f"{type(error).__name__}: {message}"
-        about = {
-            "what": what,
-            "error": message,
-            "when": time.strftime("%Y-%m-%d %H:%M:%S"),
-            "traceback": "".join(traceback.format_exception(error)),
-        }
-        write_json(self._failure(name), about)
-        return message
-
-    def succeed(self, name: str) -> None:
-        """Forget a failure."""
-        self._failure(name).unlink(missing_ok=True)
-
-    def add_shares(self, job: str, about: Mapping[str, Any], target: str, row: list[float]) -> None:
-        """Note how often each member was selected on a target, beside the targets before."""
-        _, rows = self._noted_shares(job, about["protocol"])
-        rows[target] = row
-        table = {"targets": list(rows), "shares": list(rows.values())}
-        write_json(self._shares(job, about["protocol"]), {**about, **table})
-
-    def copy_shares(self, job: str, old: str, new: str, target: str) -> None:
-        """Give a protocol what another has noted of a target, if that is anything."""
-        about, rows = self._noted_shares(job, old)
-        if target in rows:
-            self.add_shares(job, {**about, "protocol": new}, target, rows[target])
-
-    def _noted_shares(self, job: str, protocol: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        file = self._shares(job, protocol)
-        about = read_json(file) if file.exists() else {"targets": [], "shares": []}
-        return about, dict(zip(about.pop("targets"), about.pop("shares"), strict=True))
-
-    def note(self, command: str, packs: Sequence[Pack], device: torch.device) -> None:
-        """Note what is run: code, machine, data, and the command if it is a new one."""
-        file = self.path / "environment.json"
-        with self.lock("environment"):
-            before = read_json(file) if file.exists() else {}
-            commands = list(before.get("commands", []))
-            if command and command not in commands:
-                commands.append(command)
-            hashes = {pack.domain.name: pack.hash for pack in packs}
-            facts = {**environment(device), "code": _code()}
-            facts |= {"commands": commands, "packs": {**before.get("packs", {}), **hashes}}
-            if facts != before:
-                write_json(file, facts)
-
-    def _shares(self, job: str, protocol: str) -> Path:
-        return self.path / "shares" / f"{protocol}-{job}.json"
-
-    def _failure(self, name: str) -> Path:
-        return self.path / "failures" / f"{name}.json"
-
-
-def _code() -> str:
-    """Name the commit of the checkout that runs; the version where it is none."""
-    here = Path(__file__).parent
-
-    def git(*words: str) -> str:
-        quiet = subprocess.DEVNULL
-        return subprocess.check_output(["git", *words], cwd=here, stderr=quiet, text=True).strip()
-
-    try:
-        git("ls-files", "--error-unmatch", Path(__file__).name)  # not in somebody else's checkout
-        return git("describe", "--always", "--dirty", "--abbrev=12")
-    except (OSError, subprocess.CalledProcessError):
-        return __version__
-
-
-# --- reading
 
 
 @dataclass(frozen=True)
@@ -288,11 +123,14 @@ class Grid:
     environment: dict[str, Any]
 
 
-def read_grid(folder: Path) -> Grid:
-    """Read a grid folder, or a file of results; all but results may be missing."""
+def read_grid(folder: Path, run: str = "") -> Grid:
+    """Read a grid folder, or a file of results; all but results may be missing.
+
+    Of a file that several runs share, `run` names the one whose results are wanted.
+    """
     if not folder.is_dir() and not (folder.is_file() and folder.suffix in RESULTS):
         raise PolyshotError(f"There is no folder {folder}: run 'polyshot reproduce' first.")
-    results = _results(folder)
+    results = _results(folder, run)
     worlds = _each(folder, "worlds/*/world.json", _world)
     return Grid(
         folder,
@@ -306,11 +144,16 @@ def read_grid(folder: Path) -> Grid:
     )
 
 
-def _results(folder: Path) -> list[Result]:
+def _results(folder: Path, run: str) -> list[Result]:
     found: dict[tuple[object, ...], tuple[Path, Result]] = {}
     files = [folder] if folder.is_file() else sorted((folder / "results").rglob("*.jsonl"))
     for path in files:
-        for number, result in enumerate(read_results(path), 1):
+        lines = read_results(path)
+        if run and run not in (runs := sorted({result.run for result in lines})):
+            raise unknown("run", run, runs, len(runs), where=f" in {path}")
+        for number, result in enumerate(lines, 1):
+            if run and result.run != run:
+                continue
             if reason := _wrong(result):
                 raise PolyshotError(
                     f"{path}, line {number}, '{result.method}' on {result.target}: {reason}; "
@@ -328,9 +171,14 @@ def _results(folder: Path) -> list[Result]:
                 longer = (path, result) if result.episodes > other.episodes else (before, other)
                 found[cell] = longer
             elif other.per_episode != result.per_episode:
+                twice = f"'{result.method}' on {result.target} was measured twice, with different "
+                if other.run != result.run:
+                    raise PolyshotError(
+                        f"{twice}numbers, in {path}, by the runs '{other.run}' and '{result.run}': "
+                        "name the one that is wanted, with --run."
+                    )
                 raise PolyshotError(
-                    f"'{result.method}' on {result.target} was measured twice, with different "
-                    f"numbers, in {before} and {path}: delete one of the two."
+                    f"{twice}numbers, in {before} and {path}: delete one of the two."
                 )
     if not found:
         raise PolyshotError(

@@ -21,7 +21,7 @@ from polyshot.evaluation.compare import BASELINE
 from polyshot.evaluation.meter import Meter
 from polyshot.evaluation.results import Result, read_results
 from polyshot.evaluation.targets import Target
-from polyshot.experiments.grid import Cell, GridFolder
+from polyshot.experiments.grid_folder import Cell, GridFolder
 from polyshot.experiments.protocols import (
     ADDED,
     CONTRIBUTION_EPISODES,

@@ -16,7 +16,7 @@ from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.errors import join_names
 from polyshot.evaluation.targets import Target
-from polyshot.experiments.grid import Cell, GridFolder
+from polyshot.experiments.grid_folder import Cell, GridFolder
 from polyshot.experiments.jobs import Job, Measure, Request, jobs_of
 from polyshot.models.views import Views
 from polyshot.training.training_run import TrainingRun

@@ -18,7 +18,7 @@ from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError, join_names
 from polyshot.evaluation.meter import answer
-from polyshot.experiments.grid import GridFolder
+from polyshot.experiments.grid_folder import GridFolder
 from polyshot.methods.method import Method, Settings, find_methods
 from polyshot.tasks import Tasks
 from polyshot.training.training_run import TrainingRun

@@ -227,7 +227,7 @@ def fused(network: AnyNetwork) -> AnyNetwork:
         layer.weight, layer.bias = fuse(
             layer.weight, layer.bias, *statistics, norm.weight, norm.bias
         )
-        _set(network, site.norm, nn.Identity())
+        network.set_submodule(site.norm, nn.Identity())
     return channels_last(network)
 
 
@@ -300,8 +300,3 @@ def same_tensors(one: Iterable[Site], other: Iterable[Site]) -> bool:
     """Tell whether what acts at some sites fits others: the same layers of the same sizes."""
     first, second = ([(s.layer, s.inputs, s.outputs) for s in sites] for sites in (one, other))
     return first == second
-
-
-def _set(network: nn.Module, name: str, module: nn.Module) -> None:
-    parent, _, leaf = name.rpartition(".")
-    setattr(network.get_submodule(parent), leaf, module)

@@ -17,13 +17,14 @@ from polyshot.experiments.report.paper import numbers, paper_comparisons, size_t
 TITLE = "Polyshot: report of the experiments"
 
 
-def write_report(folder: Path, out: Path | None = None) -> list[Path]:
+def write_report(folder: Path, out: Path | None = None, run: str = "") -> list[Path]:
     """Read a grid folder and write ``index.html``, ``tables.md`` and ``tables.tex``; returns these.
 
     `folder` is what ``polyshot reproduce`` wrote, or a file of results. The report goes to `out`;
-    to ``report`` inside the folder, or beside the file, if that is not given.
+    to ``report`` inside the folder, or beside the file, if that is not given. `run` names one of
+    several that share a file.
     """
-    grid = read_grid(folder)
+    grid = read_grid(folder, run)
     accuracies = tables.accuracy_tables(tables.on_added_domains(grid.results))
     comparisons = paper_comparisons(accuracies)
     contributed = [(about, method) for about in grid.contributions for method in about.correct]
