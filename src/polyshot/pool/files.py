@@ -66,6 +66,12 @@ STATISTICS_FILE = "task_statistics.safetensors"
 BESIDE: dict[str, Precision] = {"selector": "half", "urt": "six", "statistics": "eight"}
 """Of what stands beside the networks in a pool of six bits; in the others it is as it was made."""
 
+DEVICES = {
+    *("con", "prn", "aux", "nul"),
+    *(f"{port}{number}" for port in ("com", "lpt") for number in range(10)),
+}
+"""Names that no file may have on Windows, whatever its ending."""
+
 Width = Annotated[int, Range(1, 32768)]
 
 
@@ -319,8 +325,10 @@ def _named_base(path: Path, config: ForeignConfig, download: bool) -> Foreign:
 def modulator_file(domain: str) -> str:
     """Name the file of a domain's modulator: whatever the domain is called, inside the folder."""
     name = quote(domain, safe=" ")
-    if name.startswith("."):  # neither hidden nor the folder above
-        name = f"%2E{name[1:]}"
+    if name.startswith(".") or name.partition(".")[0].strip().lower() in DEVICES:
+        name = (
+            f"%{ord(name[0]):02X}{name[1:]}"  # neither hidden, nor the folder above, nor a device
+        )
     if not name or len(name) > checks.LONGEST_NAME:  # escapes included
         raise PolyshotError(f"'{domain[:40]}' is no name for a domain: it is empty or too long.")
     return f"modulators/{name}.safetensors"
