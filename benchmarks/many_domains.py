@@ -31,8 +31,8 @@ from polyshot.models.backbone import sites_of
 from polyshot.models.modulators import Modulator
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.selector import Selector
-from polyshot.pool.files import Precision
 from polyshot.pool.pool import Pool
+from polyshot.pool.precision import Precision
 from polyshot.util.device import best_device
 
 WAY, SHOT, QUERIES = 5, 5, 50

@@ -83,7 +83,7 @@ def saved_vit(folder: Path, seed: int = 0) -> str:
     transformers = pytest.importorskip("transformers")
     shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     torch.manual_seed(seed)
-    with hub._quiet_transformers():
+    with hub.quiet_transformers():
         config = transformers.ViTConfig(
             **shape, intermediate_size=48, image_size=24, patch_size=8, initializer_range=0.3
         )

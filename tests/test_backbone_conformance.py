@@ -17,8 +17,8 @@ from polyshot.models.loaders import load_backbone
 from polyshot.models.modulators import Kind, fold, fold_task, task_modulators
 from polyshot.models.selector import MemberAttention, Selector
 from polyshot.models.views import MEAN, STD, normalise
-from polyshot.pool.files import Precision
 from polyshot.pool.pool import Pool
+from polyshot.pool.precision import Precision
 from polyshot.predict.predict import Adaptation, predict_tasks
 from polyshot.predict.rules import RULES, rule
 from polyshot.tasks import Tasks

@@ -25,16 +25,9 @@ from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import Result, append_results
 from polyshot.experiments.card import card
 from polyshot.pool import default, forms
-from polyshot.pool.files import (
-    FACTOR,
-    FORMAT,
-    SHAPE,
-    Precision,
-    from_stored,
-    modulator_file,
-    to_stored,
-)
+from polyshot.pool.files import FORMAT, modulator_file
 from polyshot.pool.pool import Pool
+from polyshot.pool.precision import FACTOR, SHAPE, Precision, from_stored, to_stored
 from tests.helpers import NAMES, SIZE, random_pool
 
 from .test_cli_pool import done, refused

@@ -21,8 +21,8 @@ from polyshot.errors import PolyshotError
 from polyshot.evaluation.compare import difference
 from polyshot.evaluation.evaluate import evaluate
 from polyshot.experiments.own_data import rules_of
-from polyshot.pool.files import Precision
 from polyshot.pool.pool import Pool
+from polyshot.pool.precision import Precision
 from polyshot.util.device import best_device
 
 LARGEST = 25_000_000

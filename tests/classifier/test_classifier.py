@@ -92,7 +92,8 @@ def test_answers_are_those_of_a_batch_of_tasks(metric: Metric, start: str, views
         single = predict_tasks(asked, tasks.part(slice(2, 3)), rules, adaptation).probabilities
         torch.testing.assert_close(single[:, 0], together, atol=2e-5, rtol=0)
         for name, expected in zip(RULES, single[:, 0], strict=True):
-            classifier = FewShotClassifier(asked, name, adaptation).fit(pixels[:6], labels)
+            classifier = FewShotClassifier(asked, name, adaptation, precision="full")
+            classifier.fit(pixels[:6], labels)
             np.testing.assert_allclose(classifier.predict_proba(pixels[6:]), expected, atol=1e-5)
 
 
@@ -307,11 +308,15 @@ def test_the_adaptation_of_who_chooses_none(monkeypatch: pytest.MonkeyPatch) -> 
 def test_heads_are_left_out_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     images, labels = examples(4, 3, 2)
     classifier = POOL.classifier("base", "head").fit(images, labels)
-    mask = classifier._mask
+    examples_, answering = classifier._examples, classifier._answering
+    mask = examples_.task.present[0]
+    evidence = answering.fitted.pools[0].with_weights(
+        answering.pools[0], examples_.support(0), answering.mixes
+    )
 
     def left_out() -> torch.Tensor:
         return left_out_probabilities(
-            classifier._evidence[0],
+            evidence,
             mask,
             mask.nonzero(),
             "probabilities",
@@ -324,8 +329,8 @@ def test_heads_are_left_out_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     room = 2 * 3 * 4 * CONFIG.dim  # two tasks at once
     monkeypatch.setattr("polyshot.classifier.estimate.CHUNK", room)
     torch.testing.assert_close(left_out(), whole)
-    monkeypatch.setattr("polyshot.classifier.classifier.LARGEST_WORK", 10)
-    cheap = classifier.estimate()
+    monkeypatch.setattr("polyshot.classifier.estimate.LARGEST_WORK", 10)
+    cheap = POOL.classifier("base", "head").fit(images, labels).estimate()
     assert cheap.of == "prototypes"
     assert cheap.accuracy == POOL.classifier("base", "none").fit(images, labels).estimate().accuracy
 

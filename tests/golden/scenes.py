@@ -305,7 +305,7 @@ def _classified(pool: Pool, adaptations: Sequence[str], rules: Sequence[str], se
     found: Arrays = {}
     for name in rules:
         for adaptation in adaptations:
-            asked = FewShotClassifier(pool, name, adaptation, none_rate=0.2)
+            asked = FewShotClassifier(pool, name, adaptation, none_rate=0.2, precision="full")
             asked.fit(list(images[known]), [f"class {c}" for c in classes[known]])
             at = f"{name}/{adaptation}"
             found[f"answers/{at}"] = asked.predict_proba(queries)

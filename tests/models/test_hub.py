@@ -39,7 +39,7 @@ TEXT: dict[str, Any] = {**SMALL, "vocab_size": 30, "max_position_embeddings": 8}
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
     """Building and saving models is the tests' own business, and may be silent."""
-    with hub._quiet_transformers():
+    with hub.quiet_transformers():
         yield
 
 

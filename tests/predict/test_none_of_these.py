@@ -19,7 +19,7 @@ from polyshot.data.toy import draw_packs
 from polyshot.errors import PolyshotError
 from polyshot.models.heads import Metric
 from polyshot.pool.pool import Pool
-from polyshot.predict.none_of_these import NONE, Nearness, set_threshold, with_none
+from polyshot.predict.none_of_these import NONE, learn_nearness, set_threshold, with_none
 from polyshot.training.run import train
 from tests.helpers import COLOUR_RULES as RULES
 from tests.helpers import COLOURS, coloured, examples
@@ -102,17 +102,17 @@ def test_nearness_is_that_of_a_naive_loop(metric: Metric) -> None:
             best = max(best, total)
         return best
 
-    near = Nearness(networks, mask, metric)
+    near, left_out = learn_nearness(networks, mask, metric)
     places = [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1)]  # the only one of its class stays
     expected = [
         naive([support[0, c, s].double().numpy() for _, support, _ in networks], (c, s))
         for c, s in places
     ]
-    np.testing.assert_allclose(near.examples, expected, rtol=1e-4)
+    np.testing.assert_allclose(left_out, expected, rtol=1e-4)
     queries = [torch.randn(4, 6, generator=draw) for _ in networks]
     expected = [naive([q[i].double().numpy() for q in queries], None) for i in range(4)]
     np.testing.assert_allclose(near.of(queries), expected, rtol=1e-4)
-    assert len(Nearness([(1.0, torch.rand(1, 3, 1, 6), 1.0)], mask[..., :1], metric).examples) == 0
+    assert not len(learn_nearness([(1.0, torch.rand(1, 3, 1, 6), 1.0)], mask[..., :1], metric)[1])
 
 
 # --- the classifier

@@ -5,29 +5,31 @@ classes, S images of the largest class, n images to classify, d entries an embed
 """
 
 from collections.abc import Sequence
-from numbers import Real
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, Self, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from polyshot.classifier.estimate import Estimate, Label, left_out_probabilities, wilson
+from polyshot.classifier import saved
+from polyshot.classifier.answering import Answering, Kept, Say, as_kept, learn, weigh
+from polyshot.classifier.estimate import Estimate, Label, estimate_accuracy
+from polyshot.classifier.examples import Examples, Pictures, rows_of
+from polyshot.classifier.inputs import check_embeddings, check_labels, find_classes
+from polyshot.classifier.saved import OPTIONS, Saved
 from polyshot.data.images import Images, as_list, load_sizes
-from polyshot.errors import PolyshotError, join_names
+from polyshot.errors import PolyshotError, unknown
 from polyshot.pool.pool import Pool
 from polyshot.predict import none_of_these
-from polyshot.predict.ensemble import AUTO, check_ensemble, chosen, fit_ensemble, mixed
-from polyshot.predict.none_of_these import Nearness, Threshold
+from polyshot.predict.ensemble import AUTO, check_ensemble, chosen
+from polyshot.predict.none_of_these import Threshold
 from polyshot.predict.predict import check_adaptation
+from polyshot.predict.rules import Mix
 from polyshot.predict.rules import rule as find_rule
 from polyshot.tasks import Queries, Table, Tasks
 from polyshot.util.device import forget
 from polyshot.util.progress import Progress
-
-LARGEST_WORK = 2**27
-"""Logits that `estimate` may compute in learning heads: half a minute at 250 ns on one core."""
 
 
 class FewShotClassifier:
@@ -56,6 +58,7 @@ class FewShotClassifier:
         adaptation: str = AUTO,
         batch: int | None = None,
         none_rate: float | None = None,
+        precision: Kept = "auto",
     ) -> None:
         """Choose how to classify.
 
@@ -71,21 +74,36 @@ class FewShotClassifier:
             none_rate: with it, images that are far from every class are answered `none of these`;
                 the share of images of the classes themselves that may be, by mistake. 0.05 needs
                 19 examples that have another of their class (`polyshot.predict.none_of_these`).
+            precision: of the weights, from `fit` on, so that a saved classifier answers as before:
+                `full`, `half`, `eight` or `six` bits; `auto` leaves a pool of ours as it is, rounds
+                networks from elsewhere that the file has to hold (EfficientNet-Lite0) to half
+                precision, and what `pa` and `tsa` learn to six bits.
+
         """
-        check_adaptation(adaptation, (AUTO,))
-        none_of_these.check_rate(none_rate)
-        self.pools = [pool] if isinstance(pool, Pool) else list(pool)
+        self.pool = pool
+        self.rule, self.adaptation, self.batch = rule, adaptation, batch
+        self.none_rate, self.precision = none_rate, precision
+        self._check_options()
+
+    @property
+    def pools(self) -> list[Pool]:
+        """What embeds the images, as a list."""
+        return [self.pool] if isinstance(self.pool, Pool) else list(self.pool)
+
+    def _check_options(self) -> None:
+        check_adaptation(self.adaptation, (AUTO,))
+        none_of_these.check_rate(self.none_rate)
+        if self.precision not in get_args(Kept):
+            raise unknown("precision", self.precision, get_args(Kept))
         check_ensemble(self.pools)
         for each in self.pools:
-            mixes = find_rule(rule, each).mixes  # refuses a name that the pool does not know
-            if not each.takes_images and (adaptation == "tsa" or mixes == "modulators"):
+            mixes = find_rule(self.rule, each).mixes  # refuses a name that the pool does not know
+            if not each.takes_images and (self.adaptation == "tsa" or mixes == "modulators"):
+                what = self.adaptation if self.adaptation == "tsa" else self.rule
                 raise PolyshotError(
-                    f"'{adaptation if adaptation == 'tsa' else rule}' runs networks on images, but "
-                    "this pool takes embeddings: take another rule or adaptation."
+                    f"'{what}' runs networks on images, but this pool takes embeddings: take "
+                    "another rule or adaptation."
                 )
-        self.pool = self.pools[0]
-        self.rule, self.adaptation, self.batch = rule, adaptation, batch
-        self.none_rate = none_rate
 
     def fit(self, images: Images, labels: Sequence[Label], report: Progress | None = None) -> Self:
         """Learn from examples: paths, PIL images, arrays or tensors of any size.
@@ -95,100 +113,95 @@ class FewShotClassifier:
         comes along. A pool of embeddings takes these instead, here and everywhere: floats ``[n,
         d]``.
         """
-        items = as_list(images) if self.pool.takes_images else self._embeddings(images)
-        classes, indices = check_labels(labels, len(items))
+        self._check_options()
+        pools = [as_kept(pool, self.precision) for pool in self.pools]
+        items = self._items(pools, images)
+        classes, indices = find_classes(check_labels(labels, len(items)))
         if self.none_rate is not None:
             none_of_these.check_classes(classes)
-        tasks = [Tasks.of_examples(table, indices) for table in self._tables(items, report)]
-        pairs = zip(self.pools, tasks, strict=True)
-        adaptations = [chosen(pool, own, self.adaptation) for pool, own in pairs]
+        tables, pictures = self._tables(pools, items, report)
+        rules = [find_rule(self.rule, pool) for pool in pools]
+        tasks = [Tasks.of_examples(table, indices) for table in tables]
+        says = [
+            weigh(pool, own, rule, self.adaptation)
+            for pool, own, rule in zip(pools, tasks, rules, strict=True)
+        ]
+        names = [str(item) if isinstance(item, str | Path) else "" for item in items]
+        examples = Examples(indices, names, [], pictures)
+        self._learn(classes, says, rules[0].mixes, tasks, examples, report)
+        return self
+
+    def _learn(
+        self,
+        classes: NDArray[Any],
+        says: Sequence[Say],
+        mixes: Mix,
+        tasks: Sequence[Tasks],
+        examples: Examples,
+        report: Progress | None,
+    ) -> None:
+        """Learn from the examples; nothing of the classifier changes unless all of it is done."""
+        pairs = zip(says, tasks, strict=True)
+        adaptations = [chosen(say.pool, own, self.adaptation) for say, own in pairs]
+        options = (self.none_rate, self.precision, report)
         try:
-            self._learn(tasks, adaptations, report)
+            made, evidence = learn(classes, says, mixes, tasks, adaptations, *options)
         except torch.OutOfMemoryError as error:
             if self.adaptation != AUTO or "tsa" not in adaptations:
                 raise PolyshotError(
                     f"The GPU's memory does not hold what '{adaptations[0]}' learns from "
-                    f"{len(items)} examples: take the adaptation 'ridge', fewer examples, or the "
-                    "CPU."
+                    f"{len(examples)} examples: take the adaptation 'ridge', fewer examples, or "
+                    "the CPU."
                 ) from None
             forget(error)
-            self._learn(tasks, ["ridge"] * len(tasks), report)
-        self.classes_ = classes
-        return self
+            ridge = ["ridge"] * len(tasks)
+            made, evidence = learn(classes, says, mixes, tasks, ridge, *options)
+        examples.embeddings = [
+            [rows_of(each.support, own) for each in seen]
+            for seen, own in zip(evidence, tasks, strict=True)
+        ]
+        self._take(made, examples, None)
 
-    def _learn(
-        self, tasks: Sequence[Tasks], adaptations: Sequence[str], report: Progress | None
+    def _take(
+        self, answering: Answering, examples: Examples | None, estimate: Estimate | None
     ) -> None:
-        """Learn from the examples; nothing of the classifier changes unless all of it is done."""
-        rules = [find_rule(self.rule, pool) for pool in self.pools]
-        fitted = fit_ensemble(self.pools, tasks, rules, adaptations, report)
-        mixes = rules[0].mixes
-        mask = tasks[0].present[0].cpu()  # [W, S]
-        evidence = [
-            [each._replace(support=each.support.cpu()) for each in one.evidence(own, mixes)]
-            for one, own in zip(fitted.pools, tasks, strict=True)
-        ]
-        shares = fitted.weights[:, 0].tolist()
-        nearness, threshold = None, None
-        if self.none_rate is not None:
-            pairs = zip(shares, evidence, strict=True)
-            seen = [e._replace(weight=share * e.weight) for share, own in pairs for e in own]
-            nearness = Nearness(seen, mask.unsqueeze(0), self.pool.metric)
-            threshold = none_of_these.set_threshold(nearness.examples, self.none_rate)
-        self._fitted, self._mixes, self._mask = fitted, mixes, mask
-        self._evidence, self._nearness, self.threshold_ = evidence, nearness, threshold
-        members = [s * one.weights[0][0] for s, one in zip(shares, fitted.pools, strict=True)]
-        self.weights_ = torch.cat(members).numpy()
-        self.adaptation_, self._adaptations = adaptations[0], list(adaptations)
-        self.adapted_ = fitted.pools[0].adapted
-        self.diverged_ = bool(fitted.diverged.any())
+        """Answer from now on by what was learned."""
+        self._answering, self._examples, self._estimate = answering, examples, estimate
+        self.classes_, self.threshold_ = answering.classes, answering.threshold
+        self.weights_, self.adaptation_ = answering.weights, answering.adaptations[0]
+        self.adapted_ = answering.fitted.pools[0].adapted
+        self.diverged_ = bool(answering.fitted.diverged.any())
 
-    def _tables(self, images: Images, report: Progress | None) -> list[Table]:
+    @staticmethod
+    def _items(pools: Sequence[Pool], images: Images) -> Any:
+        """List images, or check embeddings where these are what the pool takes."""
+        pool = pools[0]
+        return as_list(images) if pool.takes_images else check_embeddings(images, pool.config.dim)
+
+    def _tables(
+        self, pools: Sequence[Pool], items: Any, report: Progress | None
+    ) -> tuple[list[Table], dict[int, Pictures]]:
         """Read images once, for each pool in its size."""
-        if not self.pool.takes_images:
-            embeddings = self._embeddings(images)
-            table = Table(None, len(embeddings), self.pool.device)
-            table.keep(self.pool.network(0), embeddings)
-            return [table]
-        pixels = load_sizes(images, [pool.size for pool in self.pools], report)
-        return [
-            Table.of(pixels[pool.size], pool.device, pool.views, self.batch) for pool in self.pools
+        if not pools[0].takes_images:
+            table = Table(None, len(items), pools[0].device)
+            table.keep(pools[0].network(0), items)
+            return [table], {}
+        pixels = load_sizes(items, [pool.size for pool in pools], report)
+        tables = [
+            Table.of(pixels[pool.size], pool.device, pool.views, self.batch) for pool in pools
         ]
-
-    def _embeddings(self, given: Any) -> Tensor:
-        """Return embeddings ``[n, d]`` as float32; refuses what are none of the pool's length."""
-        dim = self.pool.config.dim
-        try:
-            if isinstance(given, list | tuple) and given and isinstance(given[0], Tensor):
-                given = torch.stack(list(given))
-            made = torch.as_tensor(np.asarray(given) if isinstance(given, list | tuple) else given)
-        except (TypeError, ValueError, RuntimeError):  # paths, pictures, rows of many lengths
-            raise PolyshotError(
-                f"This pool takes embeddings, one array of floats [n, {dim}], not a "
-                f"{type(given).__name__} of something else."
-            ) from None
-        made = made.unsqueeze(0) if made.ndim == 1 and len(made) == dim else made
-        if made.ndim != 2 or made.shape[1] != dim or made.dtype == torch.bool or made.is_complex():
-            raise PolyshotError(
-                f"This pool takes embeddings [n, {dim}], not {list(made.shape)} of "
-                f"{str(made.dtype).removeprefix('torch.')}."
-            )
-        made = made.detach().float()
-        if not len(made):
-            raise PolyshotError("There are no embeddings: give at least one.")
-        if strange := (~made.isfinite().all(1)).nonzero().flatten().tolist():
-            raise PolyshotError(
-                f"Embeddings are finite numbers, but not those of rows {join_names(strange)}."
-            )
-        return made
+        return tables, {size: Pictures(size, own, ()) for size, own in pixels.items()}
 
     def _queries(self, images: Images, report: Progress | None) -> list[Queries]:
         """Read queries; a pool may look at them less often than at examples."""
+        self._check_fitted()
+        pools = self._answering.pools
+        tables, _ = self._tables(pools, self._items(pools, images), report)
         return [
             Queries(table, torch.arange(table.count, device=table.device).unsqueeze(0)).viewed(
                 pool.query_views or pool.views
             )
-            for pool, table in zip(self.pools, self._tables(images, report), strict=True)
+            for pool, table in zip(pools, tables, strict=True)
         ]
 
     def predict(self, images: Images, report: Progress | None = None) -> NDArray[Any]:
@@ -206,8 +219,7 @@ class FewShotClassifier:
         Only the members that the rule gave weight to are run; no image changes another's answer.
         They are the chances of an image that is of one of the classes, also with `none_rate`.
         """
-        self._check_fitted()
-        return self._probabilities(self._queries(images, report))
+        return self._answering.probabilities(self._queries(images, report))
 
     def answer(
         self, images: Images, report: Progress | None = None
@@ -217,25 +229,16 @@ class FewShotClassifier:
         The latter is None where that was not asked for. A network that `tsa` has learned does not
         tell how near an image is to the classes: the others are asked as well.
         """
-        self._check_fitted()
         queries = self._queries(images, report)
-        probabilities = self._probabilities(queries)
-        if self._nearness is None or self.threshold_ is None:
-            return probabilities, None
-        pairs = zip(self._fitted.pools, queries, strict=True)
-        seen = [each.cpu() for one, own in pairs for each in one.see(own, self._mixes)]
-        return probabilities, self.threshold_.below(self._nearness.of(seen))
-
-    def _probabilities(self, queries: Sequence[Queries]) -> NDArray[np.float32]:
-        answers: Tensor = self._fitted.probabilities(queries)[0]  # [n, W]
-        return answers.cpu().numpy()
+        return self._answering.probabilities(queries), self._answering.none(queries)
 
     def explain(self) -> list[tuple[str, float]]:
         """Say which members classify this task, with what weight, the heaviest first."""
         self._check_fitted()
-        names = list(self.pool.members)
-        if len(self.pools) > 1:
-            names = [f"{pool.backbone} {name}" for pool in self.pools for name in pool.members]
+        says = self._answering.says
+        names = [name for say in says for name in say.names]
+        if len(says) > 1:
+            names = [f"{say.pool.backbone} {name}" for say in says for name in say.names]
         named = zip(names, map(float, self.weights_), strict=True)
         return sorted((one for one in named if one[1]), key=lambda one: -one[1])
 
@@ -243,7 +246,9 @@ class FewShotClassifier:
     def can_estimate(self) -> bool:
         """Whether some class has two images, which `estimate` needs."""
         self._check_fitted()
-        return self._mask.shape[-1] > 1
+        if self._examples is None:
+            return self._estimate is not None
+        return self._examples.task.shot > 1
 
     def estimate(self) -> Estimate:
         """Estimate the accuracy on new images like the examples, by leaving each of them out.
@@ -254,76 +259,75 @@ class FewShotClassifier:
         would take minutes, and for `pa` and `tsa`, what they start from is measured in their place:
         ridge where `tsa` reads out by it, else the prototypes (`Estimate.of`).
         """
-        self._check_fitted()
-        mask = self._mask  # [W, S]
-        places = (mask & (mask.sum(1, keepdim=True) > 1)).nonzero()  # [k, 2]: class, place in it
         if not self.can_estimate:
             raise PolyshotError(
                 "The accuracy cannot be estimated from one image a class: give two or more."
             )
-        measured = [self._estimated(i) for i in range(len(self.pools))]
-        parts = [
-            left_out_probabilities(
-                *(own, mask, places, self._mixes, pool.metric, pool.adaptation, how)
-            )
-            for pool, own, how in zip(self.pools, self._evidence, measured, strict=True)
-        ]
-        answers = mixed([part.unsqueeze(0) for part in parts], self._fitted.weights)[0]
-        right = answers.argmax(1) == places[:, 0]
-        per_class = {
-            self.classes_[c].item(): float(right[places[:, 0] == c].float().mean())
-            for c in sorted(set(places[:, 0].tolist()))
-        }
-        low, high = wilson(int(right.sum()), len(right))
-        accuracy = float(right.float().mean())
-        of = "prototypes" if measured[0] == "none" else measured[0]
-        return Estimate(accuracy, (high - low) / 2, low, high, len(right), per_class, of)
+        if self._estimate is None:
+            assert self._examples is not None
+            self._estimate = estimate_accuracy(self._answering, self._examples)
+        return self._estimate
 
-    def _estimated(self, number: int) -> str:
-        """Say which adaptation of a pool `estimate` measures."""
-        pool, own = self.pools[number], self._adaptations[number]
-        way, slots = self._mask.shape
-        logits_a_step = slots * way * way * slots * len(self._evidence[number])
-        if own == "tsa":
-            return "ridge" if pool.adaptation.tsa_readout == "ridge" else "none"
-        if own == "head":
-            return "head" if logits_a_step * pool.adaptation.steps <= LARGEST_WORK else "none"
-        return own if own == "ridge" else "none"
+    def save(self, path: Path | str, examples: bool = True) -> None:
+        """Write the classifier as one file, which needs neither the examples nor the pool.
+
+        With `examples`, their embeddings and small images are kept in it, so that one can go on
+        from it: `add`, `forget`, `relabel`, `suspects`. What it needs to be loaded, and what is
+        promised about the file, is in docs/keep.md.
+        """
+        saved.write(Path(path), self._saved(examples))
+
+    @classmethod
+    def load(
+        cls,
+        path: Path | str,
+        device: torch.device | str = "cpu",
+        backbone: Any = None,
+        download: bool = False,
+    ) -> Self:
+        """Read a classifier that `save` wrote; it answers to the bit as it did.
+
+        A network of a user's own, which is not in the file, is given as `backbone`; likewise the
+        new name of one that its library loads (``timm:...``), which `download` allows to fetch.
+        """
+        return cls._of(saved.read(Path(path), device, backbone, download))
+
+    def _saved(self, examples: bool) -> Saved:
+        self._check_fitted()
+        options = {name: getattr(self, name) for name in OPTIONS}
+        estimate = self.estimate() if self.can_estimate else None
+        return Saved(options, self._answering, estimate, self._examples if examples else None)
+
+    @classmethod
+    def _of(cls, kept: Saved) -> Self:
+        made = cls.__new__(cls)  # a pool without its selector would be refused by some rules
+        pools = kept.answering.pools
+        made.pool = pools[0] if len(pools) == 1 else pools
+        for name, value in kept.options.items():
+            setattr(made, name, value)
+        made._take(kept.answering, kept.examples, kept.estimate)
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: the file, and the networks that it does not hold."""
+        if not hasattr(self, "classes_"):
+            return dict(self.__dict__)
+        kept = self._saved(examples=True)
+        return {"file": saved.as_bytes(kept), "networks": saved.networks_beside(kept)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "file" not in state:
+            self.__dict__.update(state)
+            return
+        kept = saved.read(state["file"], "cpu", state["networks"], download=False)
+        self.__dict__.update(self._of(kept).__dict__)
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Self:
+        """Copy the classifier; networks and what was learned never change, and are shared."""
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "classes_"):
             raise PolyshotError("The classifier knows no classes yet: call fit(images, labels).")
-
-
-def check_labels(labels: Sequence[Label] | None, images: int) -> tuple[NDArray[Any], Tensor]:
-    """Return the sorted classes and each label's place among them; refuses what is no labelling."""
-    if images == 0:
-        raise PolyshotError("There are no images: give at least one of each class.")
-    if labels is None:
-        raise PolyshotError("Labels are missing: give one for each image.")
-    listed: list[Any] = [labels] if isinstance(labels, str) else list(labels)
-    values = [one.item() if getattr(one, "ndim", None) == 0 else one for one in listed]
-    if len(values) != images:
-        raise PolyshotError(
-            f"There are {len(values)} labels for {images} images: give one for each image."
-        )
-    # NaN, a table's empty cell, differs from itself.
-    empty = [
-        i
-        for i, one in enumerate(values)
-        if one is None
-        or (isinstance(one, str) and not one.strip())
-        or (isinstance(one, Real) and one != one)  # noqa: PLR0124
-    ]
-    if empty:
-        raise PolyshotError(f"Labels are missing for images[{join_names(map(str, empty))}].")
-    strange = {type(one).__name__ for one in values if not isinstance(one, str | Real)}
-    if strange or len({isinstance(one, str) for one in values}) > 1:
-        what = join_names(sorted(strange)) if strange else "both"
-        raise PolyshotError(f"Labels are all text or all numbers, not {what}.")
-    classes, indices = np.unique(np.asarray(values), return_inverse=True)
-    if len(classes) < 2:
-        raise PolyshotError(
-            f"All images have the label '{classes[0]}': give images of at least two classes."
-        )
-    return classes, torch.from_numpy(indices.astype(np.int64))

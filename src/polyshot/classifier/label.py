@@ -87,21 +87,35 @@ def label_files(
     are files, or folders that are searched for images. `report` is told how many images were read,
     and how `tsa` comes along.
     """
-    paths = read_queries(queries)  # a wrong name shows before any work
+    read_queries(queries)  # a wrong name shows before any work
+    classifier = FewShotClassifier(pool, rule, adaptation, none_rate=none_rate)
+    return label_by(fit_files(classifier, support, report), queries, report)
+
+
+def fit_files(
+    classifier: FewShotClassifier, support: Path, report: Progress | None = None
+) -> FewShotClassifier:
+    """Let a classifier learn from examples on disk; returns it."""
     examples, labels = read_support(support)
 
     def of_examples(what: str, done: int, total: int) -> None:
         if report:  # a bar of their own: the queries are images, too
             report("examples" if what == "images" else what, done, total)
 
-    classifier = FewShotClassifier(pool, rule, adaptation, none_rate=none_rate)
-    classifier.fit(examples, labels, of_examples)
+    return classifier.fit(examples, labels, of_examples)
+
+
+def label_by(
+    classifier: FewShotClassifier, queries: Sequence[Path], report: Progress | None = None
+) -> LabelledFiles:
+    """Classify files, or folders that are searched for images, by a fitted classifier."""
+    paths = read_queries(queries)
     estimate = classifier.estimate() if classifier.can_estimate else None
     chances, none = classifier.answer(paths, report)
     rows = []
     for i, (path, line) in enumerate(zip(paths, chances, strict=True)):
         second, first = line.argsort(kind="stable")[-2:]
-        best, other = classifier.classes_[first], classifier.classes_[second]
+        best, other = (str(classifier.classes_[each]) for each in (first, second))
         if none is not None and none[i]:
             rows.append(LabelledFile(path, NONE, None, best, float(line[first])))
         else:

@@ -11,7 +11,7 @@ from typer import Option
 
 from polyshot.cli import experiments
 from polyshot.cli import train as training
-from polyshot.cli.classify import classify, example
+from polyshot.cli.classify import classify, example, fit
 from polyshot.cli.data import data
 from polyshot.cli.evaluate import evaluate
 from polyshot.cli.pool import pools
@@ -27,7 +27,8 @@ app = typer.Typer(
 app.add_typer(data, name="data")
 app.add_typer(pools, name="pool")
 for command in (
-    *(example, classify, evaluate, training.demo, training.train, training.info, training.card),
+    *(example, fit, classify, evaluate),
+    *(training.demo, training.train, training.info, training.card),
     *(experiments.methods, experiments.tune, experiments.reproduce, experiments.report),
 ):
     app.command()(command)

@@ -1,43 +1,112 @@
-"""The commands for a user's own images: classify them, and an example to try it on."""
+"""The commands for a user's own images: fit a classifier, ask it, and an example to try it on."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
 from polyshot.cli.options import Device, PoolName, ViewsName
+from polyshot.errors import PolyshotError
+
+if TYPE_CHECKING:
+    from polyshot.classifier.label import LabelledFiles
+
+RuleName = Annotated[
+    str, Option(help="How members are weighed: auto, select, average, base, member:<domain>.")
+]
+AdaptationName = Annotated[
+    str,
+    Option(
+        help="What is learned on the examples: none, head, ridge, pa or tsa. tsa learns a "
+        "network: without a GPU that takes about half a second an example (far more on a "
+        "network from elsewhere), the others far less. auto is tsa up to 60 examples (5,000 "
+        "with a GPU) that are not one of each class, else ridge."
+    ),
+]
+NoneRate = Annotated[
+    float | None,
+    Option(
+        help="Answer 'none of these' to images unlike all examples; the share of images of "
+        "your classes that may get it by mistake. 0.05 needs 19 examples or more, of classes "
+        "that have two."
+    ),
+]
+PrecisionName = Annotated[
+    str,
+    Option(
+        help="Bits of weights: full, half, eight or six; auto leaves pools as they are and rounds "
+        "EfficientNet-Lite0 and networks of transformers to half."
+    ),
+]
+
+
+def fit(
+    support: Annotated[
+        Path, Argument(help="Examples: a folder for each class, or a CSV of path,label.")
+    ],
+    out: Annotated[Path, Option(help="Where to write the classifier: birds.polyshot.")],
+    pool: PoolName = "default",
+    rule: RuleName = "auto",
+    adaptation: AdaptationName = "auto",
+    none_rate: NoneRate = None,
+    views: ViewsName = None,
+    precision: PrecisionName = "auto",
+    no_examples: Annotated[
+        bool,
+        Option(
+            "--no-examples",
+            help="Do not keep the examples' small images, names and embeddings in the file; it "
+            "can then not be corrected.",
+        ),
+    ] = False,
+    device: Device = None,
+) -> None:
+    """Learn a classifier from a few examples of each class, and keep it as one file.
+
+    Example: polyshot fit photos/ --out birds.polyshot
+    """
+    from polyshot.classifier.classifier import FewShotClassifier
+    from polyshot.classifier.label import fit_files
+    from polyshot.cli.display import progress
+    from polyshot.pool.forms import load_pools
+    from polyshot.util.device import best_device
+
+    loaded, form = load_pools(pool, best_device(device), views)
+    made = FewShotClassifier(
+        loaded,
+        rule,
+        adaptation,
+        none_rate=none_rate,
+        precision=precision,  # type: ignore[arg-type]
+    )
+    with progress("images") as report:
+        fit_files(made, support, report)
+    made.save(out, examples=not no_examples)
+    if made.can_estimate:
+        typer.echo(made.estimate())
+    typer.echo(f"wrote {out}: {len(made.classes_)} classes, {out.stat().st_size / 1e6:.1f} MB")
+    if form:
+        typer.echo(f"Form: {form}")
+    typer.echo(f"Learned on the examples: {made.adaptation_ if made.adapted_ else 'none'}")
+    typer.echo(f"polyshot classify --model {out} --query new/")
 
 
 def classify(
-    support: Annotated[
-        Path, Option(help="Examples: a folder for each class, or a CSV of path,label.")
-    ],
     query: Annotated[
         list[Path], Option(help="What to classify: files or folders; may be repeated.")
     ],
+    support: Annotated[
+        Path | None, Option(help="Examples: a folder for each class, or a CSV of path,label.")
+    ] = None,
+    model: Annotated[
+        Path | None, Option(help="A classifier that 'polyshot fit' wrote, instead of examples.")
+    ] = None,
     pool: PoolName = "default",
     out: Annotated[Path | None, Option(help="Write a table: labels.csv.")] = None,
-    rule: Annotated[
-        str, Option(help="How members are weighed: auto, select, average, base, member:<domain>.")
-    ] = "auto",
-    adaptation: Annotated[
-        str,
-        Option(
-            help="What is learned on the examples: none, head, ridge, pa or tsa. tsa learns a "
-            "network: without a GPU that takes about half a second an example (far more on a "
-            "network from elsewhere), the others far less. auto is tsa up to 60 examples (5,000 "
-            "with a GPU) that are not one of each class, else ridge."
-        ),
-    ] = "auto",
-    none_rate: Annotated[
-        float | None,
-        Option(
-            help="Answer 'none of these' to images unlike all examples; the share of images of "
-            "your classes that may get it by mistake. 0.05 needs 19 examples or more, of classes "
-            "that have two."
-        ),
-    ] = None,
+    rule: RuleName = "auto",
+    adaptation: AdaptationName = "auto",
+    none_rate: NoneRate = None,
     views: ViewsName = None,
     device: Device = None,
 ) -> None:
@@ -47,14 +116,52 @@ def classify(
 
     Example: polyshot classify --support photos/ --query new/
     """
-    from polyshot.classifier.label import label_files
-    from polyshot.cli.display import progress, show_table
+    from polyshot.classifier.classifier import FewShotClassifier
+    from polyshot.classifier.label import label_by, label_files
+    from polyshot.cli.display import progress
+    from polyshot.data.readers.examples import read_queries
     from polyshot.pool.forms import load_pools
     from polyshot.util.device import best_device
 
-    loaded, form = load_pools(pool, best_device(device), views)
-    with progress("images") as report:
-        answer = label_files(loaded, support, query, rule, adaptation, report, none_rate)
+    form, where = "", best_device(device)
+    if model is not None:
+        given = {
+            "--support": support is not None,
+            "--pool": pool != "default",
+            "--rule": rule != "auto",
+            "--adaptation": adaptation != "auto",
+            "--none-rate": none_rate is not None,
+            "--views": views is not None,
+        }
+        if told := [option for option, is_given in given.items() if is_given]:
+            raise PolyshotError(
+                f"A classifier knows {', '.join(told)} already: leave that out, or fit another one."
+            )
+        read_queries(query)
+        loaded = FewShotClassifier.load(model, where)
+        with progress("images") as report:
+            answer = label_by(loaded, query, report)
+    elif support is None:
+        raise PolyshotError(
+            "Name your examples (--support photos/), or a classifier that 'polyshot fit' wrote "
+            "(--model birds.polyshot)."
+        )
+    else:
+        pools, form = load_pools(pool, where, views)
+        with progress("images") as report:
+            answer = label_files(pools, support, query, rule, adaptation, report, none_rate)
+    _show(answer, out)
+    if form:
+        typer.echo(f"Form: {form}")
+    typer.echo(f"Learned on the examples: {answer.adaptation}")
+    members = ", ".join(f"{name} {weight:.2f}" for name, weight in answer.members)
+    typer.echo(f"Members used: {members}")
+
+
+def _show(answer: "LabelledFiles", out: Path | None) -> None:
+    """Print the answers, or write them as a table."""
+    from polyshot.cli.display import show_table
+
     typer.echo(answer.summary)
     if out:
         answer.write_csv(out)
@@ -69,11 +176,6 @@ def classify(
         show_table(columns, lines)
     if answer.none_summary:
         typer.echo(answer.none_summary)
-    if form:
-        typer.echo(f"Form: {form}")
-    typer.echo(f"Learned on the examples: {answer.adaptation}")
-    members = ", ".join(f"{name} {weight:.2f}" for name, weight in answer.members)
-    typer.echo(f"Members used: {members}")
 
 
 def example(

@@ -176,6 +176,18 @@ class Foreign(nn.Module):
         self.layers = [] if isinstance(network, Called) else self._layers()
         self._check_sites()
 
+    @classmethod
+    def restored(
+        cls, network: nn.Module, config: ForeignConfig, layers: Sequence[Site]
+    ) -> "Foreign":
+        """Make what was one already, without trying it: its description is known to be its own."""
+        made = cls.__new__(cls)
+        nn.Module.__init__(made)
+        made.prepare = Prepare(config.size, config.mean, config.std)
+        made.network = network.eval().requires_grad_(False)
+        made.config, made.layers = config, list(layers)
+        return made
+
     def _check_sites(self) -> None:
         """Refuse patterns that name no layer, or none that a modulator can act at."""
         for pattern in self.config.sites:

@@ -116,11 +116,11 @@ def from_transformers(inside: str, size: int | None, download: bool) -> Loaded:
     Sizes and normalisation are those of its image processor; without one it is refused, since a
     guess would be silently wrong.
     """
-    transformers = _library("transformers", "'polyshot[transformers]'")
+    transformers = import_library("transformers", "'polyshot[transformers]'")
     where = _folder_or_id(inside)
     is_folder = Path(where).is_dir()
     options = {"local_files_only": not download, "trust_remote_code": False}
-    with _quiet_transformers():
+    with quiet_transformers():
         try:
             config = transformers.AutoConfig.from_pretrained(where, **options)
             kind = transformers.AutoModel
@@ -280,7 +280,7 @@ def _of(holder: Any, name: str, otherwise: Any = None) -> Any:
 
 
 @contextmanager
-def _quiet_transformers() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Let transformers and its hub write nothing: no warnings, no bars; then as it was before."""
     theirs: Any = importlib.import_module("transformers.utils.logging")
     hub = logging.getLogger("huggingface_hub")
@@ -304,7 +304,7 @@ def _quiet_transformers() -> Iterator[None]:
 
 def from_timm(inside: str, size: int | None, download: bool) -> Loaded:
     """Load a network of timm without its classifier; its weights from the local cache."""
-    timm = _library("timm", "timm")
+    timm = import_library("timm", "timm")
     data: Any = importlib.import_module("timm.data")
     try:
         with warnings.catch_warnings(), _nothing_fetched(not download):
@@ -364,7 +364,7 @@ def _nothing_fetched(forbidden: bool) -> Iterator[None]:
 
 def from_torchvision(inside: str, size: int | None, download: bool) -> Loaded:
     """Load a classifier of torchvision with its default weights, without its last layer."""
-    _library("torchvision", "torchvision")
+    import_library("torchvision", "torchvision")
     models: Any = importlib.import_module("torchvision.models")
     try:
         weights = models.get_model_weights(inside).DEFAULT
@@ -410,7 +410,7 @@ def _square(name: str, sides: Any) -> int:
     return listed[0]
 
 
-def _library(name: str, install: str) -> Any:
+def import_library(name: str, install: str) -> Any:
     """Import a library that a network's name asks for."""
     try:
         return importlib.import_module(name)

@@ -1,23 +1,12 @@
-"""A pool's folder: ``pool.json`` and safetensors files, each checked against its sha256.
-
-Precision is how many bits a stored weight takes: kernels and matrices may be rounded, vectors
-(batch norm, biases, channel modulators) never are: they are few, and variances may be small. An
-8-bit tensor ``name`` is int8, one row an output channel, with a float32 factor for each row beside
-it under ``name.factor``: half precision would lose the factors of weak modulators, which lie near
-its smallest number. A 6-bit tensor is the same with fewer steps, deflated into uint8, with its
-shape under ``name.shape``: weights are bell-shaped, so that 5.3 bits are left of each.
-"""
+"""A pool's folder: ``pool.json`` and safetensors files, each checked against its sha256."""
 
 import hashlib
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 from urllib.parse import quote
 
-import torch
 from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor, nn
@@ -40,6 +29,7 @@ from polyshot.models.modulators import Kind, read_tensors
 from polyshot.models.resnet import OURS, ResNet, ResNetConfig, load_base
 from polyshot.models.selector import MemberAttention, Selector
 from polyshot.models.views import MEAN, STD, Views
+from polyshot.pool.precision import Precision, from_stored, to_stored
 from polyshot.pool.statistics import from_tensors, to_tensors
 from polyshot.util import __version__, checks
 from polyshot.util.checks import Name, Range, Sha256
@@ -56,11 +46,6 @@ the selector's tasks. 3: an image may be looked at more than once. 4: weights ma
 base may be from elsewhere, named and not stored, and the maps of modulators of low rank.
 """
 
-Precision = Literal["full", "half", "eight", "six"]
-"""Bits of a weight: 32 (to the bit as trained), 16, 8, or 6."""
-FACTOR, SHAPE = ".factor", ".shape"
-STEPS = {"eight": 127, "six": 31}
-"""Steps from 0 to the largest weight of a row; symmetric, so -128 and -32 are never used."""
 STATISTICS_FILE = "task_statistics.safetensors"
 
 BESIDE: dict[str, Precision] = {"selector": "half", "urt": "six", "statistics": "eight"}
@@ -214,9 +199,9 @@ def read_pool(path: Path, network: Any = None, download: bool = False) -> dict[s
         raise PolyshotError(f"The pool {path} has a damaged pool.json: {error}.") from None
     base: Backbone
     if isinstance(config, ForeignConfig):
-        base = _foreign_base(path, config, network, download)
+        base = foreign_base(path, config, network, download)
     else:
-        base = _own_base(path, config, read("base.safetensors"))
+        base = own_base(path, config, read("base.safetensors"))
     strengths = dict(zip(about.domains, about.strengths, strict=True))
     modulators = {}
     for name, strength in strengths.items():
@@ -254,7 +239,8 @@ def read_pool(path: Path, network: Any = None, download: bool = False) -> dict[s
     }
 
 
-def _own_base(path: Path, config: ResNetConfig, weights: Mapping[str, Tensor]) -> ResNet:
+def own_base(path: Path, config: ResNetConfig, weights: Mapping[str, Tensor]) -> ResNet:
+    """Make a base of ours with weights from the file or folder `path`."""
     first = weights.get("conv1.weight")
     if first is None or len(first) != config.width:  # before memory for any width is taken
         raise PolyshotError(f"The base of {path} has wrong shapes: its width is {config.width}.")
@@ -263,20 +249,28 @@ def _own_base(path: Path, config: ResNetConfig, weights: Mapping[str, Tensor]) -
     return base
 
 
-def _foreign_base(path: Path, config: ForeignConfig, network: Any, download: bool) -> Foreign:
-    """Load a base from elsewhere by its name, or take the user's own; it must be as it was."""
+def foreign_base(
+    path: Path,
+    config: ForeignConfig,
+    network: Any,
+    download: bool = False,
+    give: str = "Pool.load(path, network={})",
+) -> Foreign:
+    """Load a base from elsewhere by its name, or take the user's own; it must be as it was.
+
+    `path` is where its description was, and `give` how one gives the network, for messages.
+    """
     base: Foreign
     if config.name == EMBEDDINGS:
         base = Given(config.dim)
     elif network is None and config.name == OWN:
         raise PolyshotError(
-            f"The base of {path} is a network of the user's own: give it, as "
-            "Pool.load(path, network=...)."
+            f"The base of {path} is a network of the user's own: give it, as {give.format('...')}."
         )
     elif isinstance(network, str):
         base = load_backbone(network, config.size, config.sites, download)
     elif network is None:
-        base = _named_base(path, config, download)
+        base = _named_base(path, config, download, give)
     else:
         module = as_module(network)
         _check_weights(path, config, config.name, state_hash(module))
@@ -293,7 +287,7 @@ def _foreign_base(path: Path, config: ForeignConfig, network: Any, download: boo
     _check_weights(path, config, name, base.config.sha256)
     if base.config != replace(config, name=name):
         raise PolyshotError(
-            f"The base of {path}, {name}, is another network than the pool was made with: "
+            f"The base of {path}, {name}, is another network than it was made with: "
             f"{base.config} instead of {config}."
         )
     return base
@@ -303,12 +297,12 @@ def _check_weights(path: Path, config: ForeignConfig, name: str, sha256: str) ->
     if sha256 != config.sha256:
         version = ", and its library of the same version" if ":" in name else ""
         raise PolyshotError(
-            f"The base of {path}, {name}, has other weights than those that the pool was made "
-            f"with: bring back the same ones{version}, or make the pool anew."
+            f"The base of {path}, {name}, has other weights than those that it was made with: "
+            f"bring back the same ones{version}, or make it anew."
         )
 
 
-def _named_base(path: Path, config: ForeignConfig, download: bool) -> Foreign:
+def _named_base(path: Path, config: ForeignConfig, download: bool, give: str) -> Foreign:
     """Load a base by its name; if its files are not there, say how to name their new place."""
     try:
         return load_backbone(config.name, config.size, config.sites, download)
@@ -318,7 +312,7 @@ def _named_base(path: Path, config: ForeignConfig, download: bool) -> Foreign:
             raise
         raise PolyshotError(
             f"The base of {path} is '{config.name}'. {error} If it is the same network in another "
-            f"place, name that: Pool.load(path, network='{library}:...')."
+            f"place, name that: {give.format(repr(f'{library}:...'))}."
         ) from None
 
 
@@ -385,58 +379,3 @@ def load_state(module: nn.Module, tensors: Mapping[str, Tensor], what: str) -> N
             f"({shapes})."
         )
     module.load_state_dict(dict(tensors))
-
-
-def to_stored(tensors: Mapping[str, Tensor], precision: Precision) -> dict[str, Tensor]:
-    """Bring tensors into the form on disk."""
-    stored: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        whole = tensor.detach().cpu().contiguous()
-        if precision == "full" or whole.ndim < 2 or not whole.is_floating_point():
-            stored[name] = whole
-        elif precision == "half":
-            stored[name] = whole.half()
-        else:
-            steps, stored[name + FACTOR] = _rounded(whole, STEPS[precision])
-            stored[name] = steps
-            if precision == "six":
-                packed = bytearray(zlib.compress(steps.numpy().tobytes(), 9))
-                stored[name] = torch.frombuffer(packed, dtype=torch.uint8)
-                stored[name + SHAPE] = torch.tensor(steps.shape)
-    return stored
-
-
-def from_stored(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Bring tensors back into float32; inverse of `to_stored` up to its rounding."""
-    tensors = {}
-    for name, tensor in stored.items():
-        factor, shape = (stored.get(name + beside) for beside in (FACTOR, SHAPE))
-        if factor is not None:
-            steps = tensor if shape is None else _inflated(name, tensor, shape)
-            if factor.shape != steps.shape[:1]:
-                raise PolyshotError(
-                    f"{name} has wrong shapes: {list(factor.shape)} factors for "
-                    f"{list(steps.shape)} weights."
-                )
-            tensors[name] = steps.float() * factor.view(-1, *[1] * (steps.ndim - 1))
-        elif not name.endswith((FACTOR, SHAPE)):
-            tensors[name] = tensor.float() if tensor.dtype == torch.float16 else tensor
-    return tensors
-
-
-def _rounded(tensor: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """Round a kernel or matrix [outputs, ...] to int8 and its factors [outputs]."""
-    rows = tensor.float().flatten(1)
-    factor = rows.abs().amax(1) / most  # [outputs]; 0 for a row of zeros
-    steps = rows / factor.clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(1)
-    return steps.round().clamp(-most, most).to(torch.int8).view_as(tensor), factor
-
-
-def _inflated(name: str, packed: Tensor, shape: Tensor) -> Tensor:
-    """Bring back int8 of this shape from uint8 [bytes]."""
-    sizes = [int(size) for size in shape]
-    try:
-        data = bytearray(zlib.decompressobj().decompress(packed.numpy().tobytes(), prod(sizes) + 1))
-        return torch.frombuffer(data, dtype=torch.int8).view(sizes)
-    except (zlib.error, ValueError, RuntimeError) as error:
-        raise PolyshotError(f"{name} cannot be unpacked: {error}.") from None

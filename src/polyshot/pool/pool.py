@@ -39,7 +39,8 @@ from polyshot.models.resnet import ResNetConfig
 from polyshot.models.selector import MemberAttention, Selector
 from polyshot.models.views import MEAN, STD, Views, check_views
 from polyshot.pool.default import default_pool, pool_path
-from polyshot.pool.files import Precision, check_domains, read_pool, write_pool
+from polyshot.pool.files import check_domains, read_pool, write_pool
+from polyshot.pool.precision import Precision
 from polyshot.pool.statistics import SourceTasks, check_statistics
 from polyshot.tasks import Pixels, Table, for_prediction
 from polyshot.util.files import digest
@@ -166,7 +167,6 @@ class Pool:
         """Move all weights; returns the pool itself."""
         for module in self._modules():
             module.to(device)
-        _NETWORKS.pop(self, None)
         return self
 
     def with_views(self, views: str | None) -> "Pool":
@@ -183,11 +183,10 @@ class Pool:
         if member == 0 or not self.strengths[name]:
             return for_prediction(self.base)
         modulator, strength = self.modulators[name], self.strengths[name]
-        networks = _NETWORKS.setdefault(self, {})
-        known, of = networks.get(name), (self.base, modulator, strength)
+        known, of = _NETWORKS.get(modulator), (self.base, strength)
         if known is None or known[0] != of or not known[1].holds():
             folded = for_prediction(fold(self.base, modulator, strength))
-            known = networks[name] = of, Snapshot(self.base, modulator), folded
+            known = _NETWORKS[modulator] = of, Snapshot(self.base, modulator), folded
         return known[2]
 
     def embed(
@@ -443,6 +442,6 @@ class Pool:
             )
 
 
-_NETWORKS: WeakKeyDictionary[Pool, dict[str, tuple[object, Snapshot, nn.Module]]]
-_NETWORKS = WeakKeyDictionary()
-"""Folded members of pools, made when they are first asked for."""
+_NETWORKS: WeakKeyDictionary[Modulator, tuple[object, Snapshot, nn.Module]] = WeakKeyDictionary()
+"""Folded members by their modulators, made when they are first asked for: pools of some members of
+another have the same networks."""

@@ -77,42 +77,45 @@ def set_threshold(nearness: Tensor, rate: float) -> Threshold:
     return Threshold(value - ROUNDING * max(1.0, abs(value)), rank, count)
 
 
+@dataclass(frozen=True, eq=False)
 class Nearness:
-    """How near images are to the classes of one task.
+    """How near images are to the classes of one task: W classes, d entries an embedding."""
 
-    W classes, S places in the largest, d entries an embedding. It learns from the examples: of each
-    network its weight, raw embeddings ``[1, W, S, d]`` and scale. The mask, bool ``[1, W, S]``, is
-    True where there is an example.
-    """
-
-    def __init__(
-        self, networks: Sequence[tuple[float, Tensor, float]], mask: Tensor, metric: Metric
-    ) -> None:
-        self._metric = metric
-        # Cosines of different networks can be compared, distances only at their scales.
-        self._factors = [w if metric == "cosine" else w * scale for w, _, scale in networks]
-        ready = [heads.prepared(support, metric) for _, support, _ in networks]
-        self._centres = [heads.prototypes(support, mask) for support in ready]  # [1, W, d] each
-        self.examples = self._left_out(ready, mask)
-        """``[n]``: of the examples that have another of their class, each left out."""
+    factors: Sequence[float]
+    """One a network."""
+    centres: Sequence[Tensor]
+    """Prototypes ``[1, W, d]``, one tensor a network."""
+    metric: Metric
 
     def of(self, embeddings: Sequence[Tensor]) -> Tensor:
         """Judge n images by their raw embeddings ``[n, d]``, one tensor a network: ``[n]``."""
         near = [
-            factor * heads.prototype_logits(query.unsqueeze(0), centres, self._metric)[0]
-            for factor, query, centres in zip(self._factors, embeddings, self._centres, strict=True)
+            factor * heads.prototype_logits(query.unsqueeze(0), centres, self.metric)[0]
+            for factor, query, centres in zip(self.factors, embeddings, self.centres, strict=True)
         ]
         return torch.stack(near).sum(0).amax(-1)
 
-    def _left_out(self, ready: Sequence[Tensor], mask: Tensor) -> Tensor:
-        if mask.shape[-1] < 2:
-            return torch.zeros(0)
-        near = [
-            factor * heads.leave_one_out_logits(support, self._metric, 1.0, mask)[0]  # [W, S, W]
-            for factor, support in zip(self._factors, ready, strict=True)
-        ]
-        answered = mask[0] & (mask[0].sum(1, keepdim=True) > 1)  # [W, S]
-        return torch.stack(near).sum(0)[answered].amax(-1)
+
+def learn_nearness(
+    networks: Sequence[tuple[float, Tensor, float]], mask: Tensor, metric: Metric
+) -> tuple[Nearness, Tensor]:
+    """Learn from the examples: of each network its weight, embeddings ``[1, W, S, d]`` and scale.
+
+    The embeddings are raw; the mask, bool ``[1, W, S]``, is True where there is an example. Returns
+    also how near the examples are that have another of their class, each left out: ``[n]``.
+    """
+    # Cosines of different networks can be compared, distances only at their scales.
+    factors = [w if metric == "cosine" else w * scale for w, _, scale in networks]
+    ready = [heads.prepared(support, metric) for _, support, _ in networks]
+    nearness = Nearness(factors, [heads.prototypes(support, mask) for support in ready], metric)
+    if mask.shape[-1] < 2:
+        return nearness, torch.zeros(0)
+    near = [
+        factor * heads.leave_one_out_logits(support, metric, 1.0, mask)[0]  # [W, S, W]
+        for factor, support in zip(factors, ready, strict=True)
+    ]
+    answered = mask[0] & (mask[0].sum(1, keepdim=True) > 1)  # [W, S]
+    return nearness, torch.stack(near).sum(0)[answered].amax(-1)
 
 
 def check_rate(rate: float | None) -> None:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from polyshot.errors import unknown
+from polyshot.models.modulators import fold_task
 from polyshot.pool.pool import Pool
 from polyshot.predict import own_networks
 from polyshot.predict.adapt.tsa import learn_own_networks
@@ -118,6 +119,7 @@ def fit_tasks(
     alone = share == 1 and all(each and len(each[0].rows) == len(tasks) for each in learned)
     fitted = _fit_rules(pool, tasks, [] if alone else rules, weights, rest)
     fitted.weights, fitted.adaptation = weights, "tsa"
+    fitted.share, fitted.factor = share, _factor(pool, tasks, rest)
     fitted.learned, fitted.diverged = learned, torch.stack(diverged)
     return fitted
 
@@ -126,7 +128,8 @@ def _fit_rules(
     pool: Pool, tasks: Tasks, rules: Sequence[Rule], weights: Sequence[Tensor], adaptation: str
 ) -> "FittedTasks":
     """Learn from support sets on embeddings, for rules whose weights [E, M] are known."""
-    fitted = FittedTasks(pool, list(rules), list(weights), adaptation, len(tasks), tasks.shots)
+    mixes, factor = [rule.mixes for rule in rules], _factor(pool, tasks, adaptation)
+    fitted = FittedTasks(mixes, list(weights), adaptation, len(tasks), factor)
     fitted.diverged = torch.zeros(len(weights), len(tasks), dtype=torch.bool)
     for i, rule in enumerate(rules):
         if rule.mixes == "modulators":
@@ -164,16 +167,17 @@ def _fit_rules(
 class FittedTasks:
     """What R rules and an adaptation have learned from E support sets: it answers queries."""
 
-    pool: Pool
-    rules: list[Rule]
-    """Those that answer without `tsa`; none where that alone answers."""
+    mixes: list[Mix]
+    """Of the rules that answer without `tsa`; none where that alone answers."""
     weights: list[Tensor]
-    """``[E, M]`` of each rule."""
+    """``[E, M]`` of each rule, on the CPU."""
     adaptation: str
     tasks: int
     """E."""
-    shots: Tensor
-    """``[E]``, of a class on average."""
+    factor: Tensor | None
+    """``[E]``: factor on the logarithms of all probabilities; None: they stay as they are."""
+    share: float = 0.0
+    """Weight of what `tsa` has learned in the answer."""
     members: dict[int, Consulted] = field(default_factory=dict)
     """Those that have a say, by their number."""
     blends: dict[int, OwnNetworks] = field(default_factory=dict)
@@ -186,23 +190,21 @@ class FittedTasks:
 
     def probabilities(self, queries: Queries) -> Tensor:
         """Classify the queries of all tasks: ``[R, E, Q, W]``."""
-        answers = self._by_rules(queries) if self.rules else None
+        answers = self._by_rules(queries) if self.mixes else None
         if self.learned:
             plain = [None] * len(self.learned) if answers is None else answers
             pairs = zip(self.learned, plain, strict=True)
             answers = torch.stack([self._by_learned(each, queries, own) for each, own in pairs])
         assert answers is not None, "without rules, everything was learned"
-        by_ridge = self.adaptation == "tsa" and self.pool.adaptation.tsa_readout == "ridge"
-        if self.adaptation in UNTEMPERED or by_ridge:
+        if self.factor is None:
             return answers
-        factor = inverse_temperature(self.pool, self.shots).unsqueeze(-1)  # [E, 1]
-        return tempered(answers, factor.to(answers.device))
+        return tempered(answers, self.factor.unsqueeze(-1).to(answers.device))
 
     def _by_learned(
         self, networks: Sequence[OwnNetworks], queries: Queries, plain: Tensor | None
     ) -> Tensor:
         """Answer by what `tsa` has learned, and without it where it has not: [E, Q, W]."""
-        share = self.pool.adaptation.tsa_share
+        share = self.share
         if not networks:
             assert plain is not None
             return plain
@@ -227,17 +229,17 @@ class FittedTasks:
         scales: dict[int, Tensor] = {}
         shares = torch.stack(self.weights)  # [R, E, M]
         asks = shares.any(1).tolist()  # told on the CPU: nobody waits for a GPU here
-        shares = shares.to(self.pool.device)
+        shares = shares.to(queries.query.device)
         for member, (network, rows, classifiers) in self.members.items():
             scores = classifiers.scores(queries.query_of(network, rows))
             places = torch.arange(self.tasks, device=scores.device) if rows is None else rows
             likely: Tensor | None = None
-            for i, rule in enumerate(self.rules):
+            for i, mixes in enumerate(self.mixes):
                 if i in self.blends or not asks[i][member]:
                     continue
                 own = shares[i, places, member].to(scores)  # [rows]
                 part = scores
-                if rule.mixes == "probabilities":
+                if mixes == "probabilities":
                     if likely is None:
                         likely = torch.softmax(scores * classifiers.scale[:, None, None], 1)
                     part = likely
@@ -247,10 +249,10 @@ class FittedTasks:
                 total[i].index_add_(0, places, part * own[:, None, None])
                 scales[i].index_add_(0, places, own * classifiers.scale)
         answers = []
-        for i, rule in enumerate(self.rules):
+        for i, mixes in enumerate(self.mixes):
             if i in self.blends:
                 answers.append(torch.softmax(self.blends[i].logits(queries), 1))
-            elif rule.mixes == "probabilities":
+            elif mixes == "probabilities":
                 answers.append(total[i])
             else:
                 answers.append(torch.softmax(total[i] * scales[i][:, None, None], 1))
@@ -267,27 +269,43 @@ class FittedTasks:
             return any(each.also is not None for each in classifiers)
         return self.adaptation in ("head", "ridge")
 
-    def evidence(self, tasks: Tasks, mixes: Mix) -> list[Evidence]:
+    def evidence(self, pool: Pool, tasks: Tasks, mixes: Mix) -> list[Evidence]:
         """Return what each network that has a say sees in the support set of the only task."""
+        if mixes == "modulators":
+            blend = self.blends.get(0) or blend_networks(pool, tasks, self.weights[0], "none")
+            supports = [own_networks.support_embeddings(blend, tasks)]
+        else:
+            supports = [tasks.support_of(pool.network(i)) for i in self._asked]
+        return self.with_weights(pool, supports, mixes)
+
+    def with_weights(self, pool: Pool, supports: Sequence[Tensor], mixes: Mix) -> list[Evidence]:
+        """Say how much it counts what each network sees, ``[1, W, S, d]``, and at which scale."""
         weights = self.weights[0]  # [1, M]
         if mixes == "modulators":
-            if 0 not in self.blends:
-                self.blends[0] = blend_networks(self.pool, tasks, weights, "none")
-            support = own_networks.support_embeddings(self.blends[0], tasks)
-            scale = float(own_networks.blended_scale(self.pool, weights))
-            return [Evidence(1.0, support, scale)]
-        pool, asked = self.pool, weights[0].nonzero().flatten().tolist()
-        return [
-            Evidence(float(weights[0, i]), tasks.support_of(pool.network(i)), pool.scales[i])
-            for i in asked
-        ]
+            says = [(1.0, float(own_networks.blended_scale(pool, weights)))]
+        else:
+            says = [(float(weights[0, i]), pool.scales[i]) for i in self._asked]
+        pairs = zip(says, supports, strict=True)
+        return [Evidence(weight, support, scale) for (weight, scale), support in pairs]
 
-    def see(self, queries: Queries, mixes: Mix) -> list[Tensor]:
-        """Embed the queries of the only task by the networks of `evidence`: [n, d] each."""
-        if mixes == "modulators":
-            return [queries.query_of(self.blends[0].folded)[0]]
-        asked = self.weights[0][0].nonzero().flatten().tolist()
-        return [queries.query_of(self.pool.network(i))[0] for i in asked]
+    def networks(self, pool: Pool, mixes: Mix) -> list[nn.Module]:
+        """Return the networks of `evidence`, as plain ones."""
+        if mixes != "modulators":
+            return [pool.network(i) for i in self._asked]
+        if 0 in self.blends:
+            return [self.blends[0].folded]
+        return [fold_task(pool.base, own_networks.blended(pool, self.weights[0]), 0)]
+
+    @property
+    def _asked(self) -> list[int]:
+        """The members that have a say in the only task."""
+        asked: list[int] = self.weights[0][0].nonzero().flatten().tolist()
+        return asked
+
+
+def _factor(pool: Pool, tasks: Tasks, adaptation: str) -> Tensor | None:
+    """Say how sure answers may be that an adaptation on embeddings gives: ``[E]``, or as it is."""
+    return None if adaptation in UNTEMPERED else inverse_temperature(pool, tasks.shots)
 
 
 def inverse_temperature(pool: Pool, shots: Tensor) -> Tensor:

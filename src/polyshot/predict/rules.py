@@ -208,6 +208,15 @@ def _single(name: str, about: str, member: int) -> Rule:
     return Rule(name, about, partial(_alone, member), partial(_only, member))
 
 
+def given(weights: Tensor, mixes: Mix) -> Rule:
+    """Return the rule of weights ``[E, M]`` that are known already."""
+    return Rule("given", "weights that are known", partial(_given, weights), mixes=mixes)
+
+
+def _given(weights: Tensor, _: Pool, __: Tasks) -> Tensor:
+    return weights
+
+
 _DOS = "Learning Disparate Modulators (Choi et al., 2019)"
 ABOUT = {
     "auto": "all members' cosines, by the mean of selector and leave-one-out; Polyshot (2026)",

@@ -112,11 +112,22 @@ def read_description(
     not name is left alone. Returns it, checked, and the plain data that it came from.
     """
     try:
-        about = json.loads((path / file).read_text(encoding="utf-8"))
-        version = about["format"]
+        text = (path / file).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise PolyshotError(f"{path} is no {what}: it has no {file}.") from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except OSError as error:
+        raise PolyshotError(f"The {what} {path} has a damaged {file}: {error}.") from None
+    return parse_description(text, path, file, what, newest, kind)
+
+
+def parse_description(
+    text: bytes, path: Path, file: str, what: str, newest: int, kind: type[Made]
+) -> tuple[Made, dict[str, Any]]:
+    """Check the content of such a file, wherever inside of `path` it was (`read_description`)."""
+    try:
+        about = json.loads(text.decode("utf-8"))
+        version = about["format"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise PolyshotError(f"The {what} {path} has a damaged {file}: {error}.") from None
     if type(version) is not int or not 1 <= version <= newest:
         raise PolyshotError(

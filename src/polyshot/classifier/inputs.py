@@ -1,0 +1,79 @@
+"""What users hand a classifier: labels, and embeddings where they bring these."""
+
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from polyshot.classifier.estimate import Label
+from polyshot.errors import PolyshotError, join_names
+
+
+def check_labels(labels: Sequence[Label] | None, images: int) -> list[Any]:
+    """Return labels as plain text or numbers, one an image; refuses what is no labelling."""
+    if images == 0:
+        raise PolyshotError("There are no images: give at least one of each class.")
+    if labels is None:
+        raise PolyshotError("Labels are missing: give one for each image.")
+    listed: list[Any] = [labels] if isinstance(labels, str) else list(labels)
+    values = [one.item() if getattr(one, "ndim", None) == 0 else one for one in listed]
+    if len(values) != images:
+        raise PolyshotError(
+            f"There are {len(values)} labels for {images} images: give one for each image."
+        )
+    # NaN, a table's empty cell, differs from itself.
+    empty = [
+        i
+        for i, one in enumerate(values)
+        if one is None
+        or (isinstance(one, str) and not one.strip())
+        or (isinstance(one, Real) and one != one)  # noqa: PLR0124
+    ]
+    if empty:
+        raise PolyshotError(f"Labels are missing for images[{join_names(map(str, empty))}].")
+    strange = {type(one).__name__ for one in values if not isinstance(one, str | Real)}
+    if strange or len({isinstance(one, str) for one in values}) > 1:
+        what = join_names(sorted(strange)) if strange else "both"
+        raise PolyshotError(f"Labels are all text or all numbers, not {what}.")
+    return values
+
+
+def find_classes(labels: Sequence[Any]) -> tuple[NDArray[Any], Tensor]:
+    """Return the sorted classes and each label's place among them; there are at least two."""
+    classes, indices = np.unique(np.asarray(labels), return_inverse=True)
+    if len(classes) < 2:
+        raise PolyshotError(
+            f"All images have the label '{classes[0]}': give images of at least two classes."
+        )
+    return classes, torch.from_numpy(indices.astype(np.int64))
+
+
+def check_embeddings(given: Any, dim: int) -> Tensor:
+    """Return embeddings ``[n, d]`` as float32; refuses what are none of this length."""
+    try:
+        if isinstance(given, list | tuple) and given and isinstance(given[0], Tensor):
+            given = torch.stack(list(given))
+        made = torch.as_tensor(np.asarray(given) if isinstance(given, list | tuple) else given)
+    except (TypeError, ValueError, RuntimeError):  # paths, pictures, rows of many lengths
+        raise PolyshotError(
+            f"This pool takes embeddings, one array of floats [n, {dim}], not a "
+            f"{type(given).__name__} of something else."
+        ) from None
+    made = made.unsqueeze(0) if made.ndim == 1 and len(made) == dim else made
+    if made.ndim != 2 or made.shape[1] != dim or made.dtype == torch.bool or made.is_complex():
+        raise PolyshotError(
+            f"This pool takes embeddings [n, {dim}], not {list(made.shape)} of "
+            f"{str(made.dtype).removeprefix('torch.')}."
+        )
+    made = made.detach().float()
+    if not len(made):
+        raise PolyshotError("There are no embeddings: give at least one.")
+    if strange := (~made.isfinite().all(1)).nonzero().flatten().tolist():
+        raise PolyshotError(
+            f"Embeddings are finite numbers, but not those of rows {join_names(strange)}."
+        )
+    return made
