@@ -14,6 +14,7 @@ from polyshot.cli import train as training
 from polyshot.cli.classify import classify, example, fit
 from polyshot.cli.data import data
 from polyshot.cli.evaluate import evaluate
+from polyshot.cli.export import export
 from polyshot.cli.pool import pools
 from polyshot.errors import PolyshotError
 from polyshot.util import __version__
@@ -27,7 +28,7 @@ app = typer.Typer(
 app.add_typer(data, name="data")
 app.add_typer(pools, name="pool")
 for command in (
-    *(example, fit, classify, evaluate),
+    *(example, fit, classify, export, evaluate),
     *(training.demo, training.train, training.info, training.card),
     *(experiments.methods, experiments.tune, experiments.reproduce, experiments.report),
 ):
