@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 DEMO ?= demo
 
-.PHONY: demo test slow lint tables docs bench dist dist-check clean
+.PHONY: demo test slow lint tables docs bench dist dist-check browser-check clean
 
 # The main job: a tiny pool trained on embedded domains, tested on seen and unseen ones.
 demo: $(VENV)/.core
@@ -49,6 +49,11 @@ dist: $(VENV)/.dev
 # The wheel in fresh environments outside of the checkout, without and with extras.
 dist-check: dist
 	$(BIN)/python tools/dist_check.py dist
+
+# The page of examples/browser in Chromium, which has to be there.
+browser-check: $(VENV)/.dev
+	npm install --prefix examples/browser --no-audit --no-fund --no-package-lock
+	$(BIN)/python -m pytest tests/test_browser.py
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/episodes.py
