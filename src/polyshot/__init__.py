@@ -13,6 +13,7 @@ from polyshot.util import __version__ as __version__
 
 if TYPE_CHECKING:
     from polyshot.classifier.classifier import FewShotClassifier as FewShotClassifier
+    from polyshot.classifier.embedder import ImageEmbedder as ImageEmbedder
     from polyshot.data.episodes import Episodes as Episodes
     from polyshot.data.episodes import EpisodeSampler as EpisodeSampler
     from polyshot.data.importer import import_source as import_source
@@ -29,6 +30,7 @@ _HOMES = {
     "EpisodeShape": "polyshot.data.shapes",
     "Episodes": "polyshot.data.episodes",
     "FewShotClassifier": "polyshot.classifier.classifier",
+    "ImageEmbedder": "polyshot.classifier.embedder",
     "Pack": "polyshot.data.pack",
     "Pool": "polyshot.pool.pool",
     "VariableShape": "polyshot.data.shapes",
@@ -42,6 +44,7 @@ __all__ = [
     "EpisodeShape",
     "Episodes",
     "FewShotClassifier",
+    "ImageEmbedder",
     "Pack",
     "PolyshotError",
     "Pool",

@@ -5,6 +5,7 @@ images. What a frozen network makes of the table is computed once, for all who a
 examples are a batch of one task.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -195,14 +196,17 @@ def for_prediction(network: nn.Module) -> nn.Module:
     """
     if getattr(network, "for_prediction", False):
         return network
-    known = _READY.get(network)
-    if known is None or not known[0].holds():
-        ready = fused(network)
-        ready.for_prediction = True  # type: ignore[assignment]
-        known = _READY[network] = Snapshot(network), ready
-    return known[1]
+    with MAKING:
+        known = _READY.get(network)
+        if known is None or not known[0].holds():
+            ready = fused(network)
+            ready.for_prediction = True  # type: ignore[assignment]
+            known = _READY[network] = Snapshot(network), ready
+        return known[1]
 
 
+MAKING = threading.RLock()
+"""Held by who makes a network that others ask for, too: threads must get the same one."""
 _READY: WeakKeyDictionary[nn.Module, tuple[Snapshot, nn.Module]] = WeakKeyDictionary()
 _HASHES: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 

@@ -371,7 +371,7 @@ def test_a_fitted_classifier_can_be_stored() -> None:
         (None, "Labels are missing: give one for each image."),
         (["a", None, "b", " "], r"Labels are missing for images\[1, 3\]\."),
         ([1.0, float("nan"), 2.0, 2.0], r"missing for images\[1\]"),
-        (["a"] * 4, "All images have the label 'a': give images of at least two classes."),
+        (["a"] * 4, "All images have the label 'a', which is one class: give images of"),
         (["a", "b", 1, 2], "all text or all numbers, not both"),
         ([["a"], "b", "a", "b"], "not list"),
         (np.eye(4), "not ndarray"),

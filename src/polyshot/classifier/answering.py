@@ -32,7 +32,7 @@ from polyshot.predict.familiar import familiar
 from polyshot.predict.none_of_these import Nearness, Threshold, learn_nearness
 from polyshot.predict.predict import Evidence
 from polyshot.predict.rules import Mix, Rule, given
-from polyshot.tasks import Queries, Tasks
+from polyshot.tasks import MAKING, Queries, Tasks
 from polyshot.util.progress import Progress
 
 Kept = Literal["auto", Precision]
@@ -200,14 +200,15 @@ def as_kept(pool: Pool, precision: Kept) -> Pool:
 
 def _rounded(module: Any, precision: Precision) -> Any:
     """Return a copy of a module with rounded weights, made once as long as it stays as it is."""
-    known = _ROUNDED.get(module)
-    if known is None or known[0] != precision or not known[1].holds():
-        copied = copy.deepcopy(module)
-        copied.load_state_dict(rounded(module.state_dict(), precision))
-        if isinstance(copied, Foreign):
-            copied.config = replace(copied.config, sha256=state_hash(copied.network))
-        known = _ROUNDED[module] = precision, Snapshot(module), copied
-    return known[2]
+    with MAKING:
+        known = _ROUNDED.get(module)
+        if known is None or known[0] != precision or not known[1].holds():
+            copied = copy.deepcopy(module)
+            copied.load_state_dict(rounded(module.state_dict(), precision))
+            if isinstance(copied, Foreign):
+                copied.config = replace(copied.config, sha256=state_hash(copied.network))
+            known = _ROUNDED[module] = precision, Snapshot(module), copied
+        return known[2]
 
 
 _ROUNDED: WeakKeyDictionary[nn.Module, tuple[str, Snapshot, nn.Module]] = WeakKeyDictionary()

@@ -4,36 +4,38 @@ The user's examples are a batch of one task, so that what `evaluate` measures is
 classes, S images of the largest class, n images to classify, d entries an embedding.
 """
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from polyshot.classifier import saved
-from polyshot.classifier.answering import Answering, Kept, Say, as_kept, learn, weigh
-from polyshot.classifier.estimate import Estimate, Label, estimate_accuracy
-from polyshot.classifier.examples import Examples, Pictures, rows_of
-from polyshot.classifier.inputs import check_embeddings, check_labels, find_classes
+from polyshot.classifier.answering import Kept, as_kept, weigh
+from polyshot.classifier.estimate import Label
+from polyshot.classifier.estimator import Estimator, Pools
+from polyshot.classifier.examples import Examples, names_of
+from polyshot.classifier.inputs import check_labels, embedding_length, find_classes
 from polyshot.classifier.onnx import Exported, write_onnx
 from polyshot.classifier.saved import OPTIONS, Saved
-from polyshot.data.images import Images, as_list, load_sizes
+from polyshot.classifier.steps import StepByStep
+from polyshot.data.images import Images
 from polyshot.errors import PolyshotError, unknown
 from polyshot.pool.pool import Pool
 from polyshot.predict import none_of_these
-from polyshot.predict.ensemble import AUTO, check_ensemble, chosen
-from polyshot.predict.none_of_these import Threshold
+from polyshot.predict.ensemble import AUTO, check_ensemble
 from polyshot.predict.predict import check_adaptation
-from polyshot.predict.rules import Mix
 from polyshot.predict.rules import rule as find_rule
-from polyshot.tasks import Queries, Table, Tasks
-from polyshot.util.device import forget
+from polyshot.tasks import Tasks
 from polyshot.util.progress import Progress
 
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
 
-class FewShotClassifier:
+
+class FewShotClassifier(StepByStep, Estimator):
     """Learns classes from a few images of each, by a pool, a rule and an adaptation.
 
     Several pools, each on a backbone of its own, answer together (`predict.ensemble`).
@@ -45,16 +47,9 @@ class FewShotClassifier:
     `threshold_` (below which an image is none of these; None where that was not asked for).
     """
 
-    classes_: NDArray[Any]
-    weights_: NDArray[np.float32]
-    adaptation_: str
-    adapted_: bool
-    diverged_: bool
-    threshold_: Threshold | None
-
     def __init__(
         self,
-        pool: Pool | Sequence[Pool],
+        pool: Pools = "default",
         rule: str = "auto",
         adaptation: str = AUTO,
         batch: int | None = None,
@@ -64,7 +59,8 @@ class FewShotClassifier:
         """Choose how to classify.
 
         Args:
-            pool: what embeds the images: a pool, or several that answer together.
+            pool: what embeds the images: a pool, several that answer together, or their names, as
+                on the command line; ``embeddings`` where users bring these.
             rule: how members are weighed: one of `predict.rules.RULES`, or ``member:<domain>``.
             adaptation: `none` compares with prototypes, `head` learns a linear head, `ridge` one in
                 closed form, `pa` a linear map of the embedding, `tsa` a network for these classes,
@@ -84,20 +80,16 @@ class FewShotClassifier:
         self.pool = pool
         self.rule, self.adaptation, self.batch = rule, adaptation, batch
         self.none_rate, self.precision = none_rate, precision
-        self._check_options()
+        if isinstance(pool, Pool | list | tuple):  # a name is loaded when it is needed
+            self._check_options(self.pools)
 
-    @property
-    def pools(self) -> list[Pool]:
-        """What embeds the images, as a list."""
-        return [self.pool] if isinstance(self.pool, Pool) else list(self.pool)
-
-    def _check_options(self) -> None:
+    def _check_options(self, pools: Sequence[Pool]) -> None:
         check_adaptation(self.adaptation, (AUTO,))
         none_of_these.check_rate(self.none_rate)
         if self.precision not in get_args(Kept):
             raise unknown("precision", self.precision, get_args(Kept))
-        check_ensemble(self.pools)
-        for each in self.pools:
+        check_ensemble(pools)
+        for each in pools:
             mixes = find_rule(self.rule, each).mixes  # refuses a name that the pool does not know
             if not each.takes_images and (self.adaptation == "tsa" or mixes == "modulators"):
                 what = self.adaptation if self.adaptation == "tsa" else self.rule
@@ -114,8 +106,9 @@ class FewShotClassifier:
         comes along. A pool of embeddings takes these instead, here and everywhere: floats ``[n,
         d]``.
         """
-        self._check_options()
-        pools = [as_kept(pool, self.precision) for pool in self.pools]
+        given = self.pools_for(images)
+        self._check_options(given)
+        pools = [as_kept(pool, self.precision) for pool in given]
         items = self._items(pools, images)
         classes, indices = find_classes(check_labels(labels, len(items)))
         if self.none_rate is not None:
@@ -127,147 +120,34 @@ class FewShotClassifier:
             weigh(pool, own, rule, self.adaptation)
             for pool, own, rule in zip(pools, tasks, rules, strict=True)
         ]
-        names = [str(item) if isinstance(item, str | Path) else "" for item in items]
-        examples = Examples(indices, names, [], pictures)
+        examples = Examples(indices, names_of(items), [], pictures)
         self._learn(classes, says, rules[0].mixes, tasks, examples, report)
         return self
 
-    def _learn(
-        self,
-        classes: NDArray[Any],
-        says: Sequence[Say],
-        mixes: Mix,
-        tasks: Sequence[Tasks],
-        examples: Examples,
-        report: Progress | None,
-    ) -> None:
-        """Learn from the examples; nothing of the classifier changes unless all of it is done."""
-        pairs = zip(says, tasks, strict=True)
-        adaptations = [chosen(say.pool, own, self.adaptation) for say, own in pairs]
-        options = (self.none_rate, self.precision, report)
-        try:
-            made, evidence = learn(classes, says, mixes, tasks, adaptations, *options)
-        except torch.OutOfMemoryError as error:
-            if self.adaptation != AUTO or "tsa" not in adaptations:
-                raise PolyshotError(
-                    f"The GPU's memory does not hold what '{adaptations[0]}' learns from "
-                    f"{len(examples)} examples: take the adaptation 'ridge', fewer examples, or "
-                    "the CPU."
-                ) from None
-            forget(error)
-            ridge = ["ridge"] * len(tasks)
-            made, evidence = learn(classes, says, mixes, tasks, ridge, *options)
-        examples.embeddings = [
-            [rows_of(each.support, own) for each in seen]
-            for seen, own in zip(evidence, tasks, strict=True)
-        ]
-        self._take(made, examples, None)
+    def pools_for(self, images: Any) -> list[Pool]:
+        """Return the pools that learn from images, or from embeddings of their length."""
+        if not (isinstance(self.pool, str | Path) and self.takes_embeddings):
+            return self.pools
+        return [Pool.from_embeddings(embedding_length(images))]
 
-    def _take(
-        self, answering: Answering, examples: Examples | None, estimate: Estimate | None
-    ) -> None:
-        """Answer from now on by what was learned."""
-        self._answering, self._examples, self._estimate = answering, examples, estimate
-        self.classes_, self.threshold_ = answering.classes, answering.threshold
-        self.weights_, self.adaptation_ = answering.weights, answering.adaptations[0]
-        self.adapted_ = answering.fitted.pools[0].adapted
-        self.diverged_ = bool(answering.fitted.diverged.any())
+    def score(
+        self, images: Images, labels: Sequence[Label], sample_weight: Sequence[float] | None = None
+    ) -> float:
+        """Return the share of images that get their label, weighted where weights are given."""
+        found = self.predict(images)
+        wanted = np.asarray(check_labels(labels, len(found)))
+        return float(np.average(found == wanted, weights=sample_weight))
 
-    @staticmethod
-    def _items(pools: Sequence[Pool], images: Images) -> Any:
-        """List images, or check embeddings where these are what the pool takes."""
-        pool = pools[0]
-        return as_list(images) if pool.takes_images else check_embeddings(images, pool.config.dim)
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "classes_")
 
-    def _tables(
-        self, pools: Sequence[Pool], items: Any, report: Progress | None
-    ) -> tuple[list[Table], dict[int, Pictures]]:
-        """Read images once, for each pool in its size."""
-        if not pools[0].takes_images:
-            table = Table(None, len(items), pools[0].device)
-            table.keep(pools[0].network(0), items)
-            return [table], {}
-        pixels = load_sizes(items, [pool.size for pool in pools], report)
-        tables = [
-            Table.of(pixels[pool.size], pool.device, pool.views, self.batch) for pool in pools
-        ]
-        return tables, {size: Pictures(size, own, ()) for size, own in pixels.items()}
+    def __sklearn_tags__(self) -> "Tags":
+        from sklearn.utils import ClassifierTags  # noqa: PLC0415 (an extra)
 
-    def _queries(self, images: Images, report: Progress | None) -> list[Queries]:
-        """Read queries; a pool may look at them less often than at examples."""
-        self._check_fitted()
-        pools = self._answering.pools
-        tables, _ = self._tables(pools, self._items(pools, images), report)
-        return [
-            Queries(table, torch.arange(table.count, device=table.device).unsqueeze(0)).viewed(
-                pool.query_views or pool.views
-            )
-            for pool, table in zip(pools, tables, strict=True)
-        ]
-
-    def predict(self, images: Images, report: Progress | None = None) -> NDArray[Any]:
-        """Name the class of each image: labels ``[n]``; one image gives an array of one.
-
-        With `none_rate`, some may be `none of these`; labels that are numbers then come as objects.
-        """
-        probabilities, none = self.answer(images, report)
-        named: NDArray[Any] = self.classes_[probabilities.argmax(1)]
-        return named if none is None else none_of_these.with_none(named, none)
-
-    def predict_proba(self, images: Images, report: Progress | None = None) -> NDArray[np.float32]:
-        """Give each class's probability: ``[n, classes]``, columns in the order of `classes_`.
-
-        Only the members that the rule gave weight to are run; no image changes another's answer.
-        They are the chances of an image that is of one of the classes, also with `none_rate`.
-        """
-        return self._answering.probabilities(self._queries(images, report))
-
-    def answer(
-        self, images: Images, report: Progress | None = None
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_] | None]:
-        """Give probabilities ``[n, classes]``, and which images are none of these, ``[n]``.
-
-        The latter is None where that was not asked for. A network that `tsa` has learned does not
-        tell how near an image is to the classes: the others are asked as well.
-        """
-        queries = self._queries(images, report)
-        return self._answering.probabilities(queries), self._answering.none(queries)
-
-    def explain(self) -> list[tuple[str, float]]:
-        """Say which members classify this task, with what weight, the heaviest first."""
-        self._check_fitted()
-        says = self._answering.says
-        names = [name for say in says for name in say.names]
-        if len(says) > 1:
-            names = [f"{say.pool.backbone} {name}" for say in says for name in say.names]
-        named = zip(names, map(float, self.weights_), strict=True)
-        return sorted((one for one in named if one[1]), key=lambda one: -one[1])
-
-    @property
-    def can_estimate(self) -> bool:
-        """Whether some class has two images, which `estimate` needs."""
-        self._check_fitted()
-        if self._examples is None:
-            return self._estimate is not None
-        return self._examples.task.shot > 1
-
-    def estimate(self) -> Estimate:
-        """Estimate the accuracy on new images like the examples, by leaving each of them out.
-
-        One of each class is left out at a time and classified by what the other examples teach;
-        the members' weights stay. It is a little low, since an example is missing, and says nothing
-        about images of another kind than the examples. Heads are learned anew each time. Where that
-        would take minutes, and for `pa` and `tsa`, what they start from is measured in their place:
-        ridge where `tsa` reads out by it, else the prototypes (`Estimate.of`).
-        """
-        if not self.can_estimate:
-            raise PolyshotError(
-                "The accuracy cannot be estimated from one image a class: give two or more."
-            )
-        if self._estimate is None:
-            assert self._examples is not None
-            self._estimate = estimate_accuracy(self._answering, self._examples)
-        return self._estimate
+        tags = super().__sklearn_tags__()
+        tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
+        tags.target_tags.required = True
+        return tags
 
     def save(self, path: Path | str, examples: bool = True) -> None:
         """Write the classifier as one file, which needs neither the examples nor the pool.
@@ -340,10 +220,9 @@ class FewShotClassifier:
 
     def __deepcopy__(self, _: dict[int, Any]) -> Self:
         """Copy the classifier; networks and what was learned never change, and are shared."""
+        return copy.copy(self)
+
+    def __copy__(self) -> Self:
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         return made
-
-    def _check_fitted(self) -> None:
-        if not hasattr(self, "classes_"):
-            raise PolyshotError("The classifier knows no classes yet: call fit(images, labels).")

@@ -51,7 +51,7 @@ class Estimate:
         )
 
 
-def wilson(right: int, count: int, z: float = 1.959964) -> tuple[float, float]:
+def wilson(right: float, count: int, z: float = 1.959964) -> tuple[float, float]:
     """Return Wilson's 95 % interval of a share: within 0 and 1, and of some width at 100 %."""
     share = right / count
     centre = (share + z * z / (2 * count)) / (1 + z * z / count)
@@ -85,7 +85,8 @@ def left_out_answers(answering: Answering, examples: Examples) -> tuple[Tensor, 
     for i, (pool, one) in enumerate(zip(answering.pools, answering.fitted.pools, strict=True)):
         supports, mixes = examples.support(i), answering.mixes
         evidence = one.with_weights(pool, supports, mixes)
-        how = _measured(pool.adaptation, answering.adaptations[i], mask, len(evidence))
+        work = mask.shape[1] * mask.numel() * len(mask) * len(evidence)
+        how = measured_adaptation(pool.adaptation, answering.adaptations[i], work)
         given = (evidence, mask, places, mixes, pool.metric, pool.adaptation, how)
         parts.append(left_out_probabilities(*given).unsqueeze(0))
         measured.append(how)
@@ -93,14 +94,15 @@ def left_out_answers(answering: Answering, examples: Examples) -> tuple[Tensor, 
     return places, answers, "prototypes" if measured[0] == "none" else measured[0]
 
 
-def _measured(config: AdaptationConfig, own: str, mask: Tensor, networks: int) -> str:
-    """Say which adaptation on embeddings is measured in the place of a pool's own."""
-    way, slots = mask.shape
+def measured_adaptation(config: AdaptationConfig, own: str, logits: int) -> str:
+    """Say which adaptation on embeddings is measured in the place of a pool's own.
+
+    `logits` are computed in each step of learning heads.
+    """
     if own == "tsa":
         return "ridge" if config.tsa_readout == "ridge" else "none"
     if own == "head":
-        logits_a_step = slots * way * way * slots * networks
-        return "head" if logits_a_step * config.steps <= LARGEST_WORK else "none"
+        return "head" if logits * config.steps <= LARGEST_WORK else "none"
     return own if own == "ridge" else "none"
 
 
@@ -122,21 +124,39 @@ def left_out_probabilities(
     True where there is an image, `places` int64 ``[k, 2]`` class and place in it of the images.
     `adaptation` is one on embeddings, which is learned anew each time: none, head or ridge.
     """
-    shots = mask.shape[-1]
-    without = mask.repeat(shots, 1, 1)  # [S, W, S]: the s-th task lacks the s-th images
+    way, shots = mask.shape
+    kept = mask.repeat(shots, 1, 1)  # [S, W, S]: the s-th task lacks the s-th images
     each = torch.arange(shots)
-    without[each, :, each] &= mask.sum(1) < 2  # a class of one image keeps it
+    kept[each, :, each] &= mask.sum(1) < 2  # a class of one image keeps it
+    asked = torch.arange(way) * shots + each.unsqueeze(1)  # [S, W]
+    answers = held_out_probabilities(evidence, kept, asked, mixes, metric, config, adaptation)
+    return answers[places[:, 1], places[:, 0]]
+
+
+def held_out_probabilities(
+    evidence: Sequence[Evidence],
+    kept: Tensor,
+    asked: Tensor,
+    mixes: Mix,
+    metric: Metric,
+    config: AdaptationConfig,
+    adaptation: str,
+) -> Tensor:
+    """Let parts of one support set classify its images: probabilities ``[T, Q, W]``.
+
+    Each of T tasks learns from the images in `kept`, bool ``[T, W, S]``, and is asked about those
+    at `asked`, int64 ``[T, Q]``, counted class by class. The others as `left_out_probabilities`.
+    """
     scored = []
     for weight, support, scale in evidence:
-        queries = support[0].transpose(0, 1)  # [S, W, d]
+        flat = support[0].flatten(0, 1)  # [W * S, d]
         step = max(1, CHUNK // support.numel())
         parts, own = [], 1.0
-        for kept, query in zip(torch.split(without, step), torch.split(queries, step), strict=True):
-            inputs = support.expand(len(kept), -1, -1, -1)
+        for some, places in zip(torch.split(kept, step), torch.split(asked, step), strict=True):
+            inputs = support.expand(len(some), -1, -1, -1)
             with one_thread():
-                classifiers = fit_classifiers(inputs, kept, metric, scale, adaptation, config)
-                parts.append(classifiers.scores(query))  # [s, W, W]: ways, then queries
+                classifiers = fit_classifiers(inputs, some, metric, scale, adaptation, config)
+                parts.append(classifiers.scores(flat[places]).mT)  # [t, Q, W]
             own = float(classifiers.scale[0])
-        scores = torch.cat(parts)
-        scored.append((weight, scores[places[:, 1], :, places[:, 0]], own))
-    return mix(scored, mixes)
+        scored.append((weight, torch.cat(parts).flatten(0, 1), own))
+    return mix(scored, mixes).view(*asked.shape, -1)

@@ -6,10 +6,11 @@ from what its first fit has seen. n examples, d entries an embedding.
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from polyshot.data.images import BadImage, decode
 from polyshot.errors import PolyshotError
+from polyshot.pool.pool import Pool
 from polyshot.tasks import Table, Tasks
 from polyshot.util.device import cores
 
@@ -55,33 +57,55 @@ class Examples:
         places = self.task.support[0]
         return [own[places].unsqueeze(0) for own in self.embeddings[pool]]
 
+    def table(self, pool: Pool, batch: int | None) -> Table:
+        """Return the table of their images, as a pool looks at them; decoded when it is asked."""
+        if pool.size not in self.images:
+            return Table(None, len(self), pool.device)
+        pictures = self.images[pool.size]
+
+        def take(positions: Tensor) -> Tensor:
+            return torch.from_numpy(pictures.pixels[positions.cpu().numpy()]).to(pool.device)
+
+        return Table(take, len(self), pool.device, pool.views, batch=batch)
+
 
 class Pictures:
-    """Images of one size: pixels, or the bytes of files that are decoded when they are needed."""
+    """Images of one size, each as pixels ``[3, size, size]`` or as the bytes of a small file.
 
-    def __init__(self, size: int, pixels: NDArray[np.uint8] | None, files: Sequence[bytes]) -> None:
+    They are decoded and encoded when they are asked for, once.
+    """
+
+    def __init__(self, size: int, items: Iterable[NDArray[np.uint8] | bytes]) -> None:
         self.size = size
-        self._pixels = pixels
-        self._files = list(files)
+        self._items = list(items)
 
-    @property
+    def joined(self, rows: Sequence[int], more: "Pictures | None") -> "Pictures":
+        """Return some of these images, and others behind them."""
+        others = [] if more is None else more._items
+        return Pictures(self.size, [*(self._items[row] for row in rows), *others])
+
+    @cached_property
     def pixels(self) -> NDArray[np.uint8]:
         """``[n, 3, size, size]``."""
-        if self._pixels is None:
-            with ThreadPoolExecutor(cores()) as threads:
-                made = list(threads.map(lambda data: decode(data, self.size), self._files))
-            if any(isinstance(one, BadImage) for one in made):
-                raise PolyshotError("Its examples cannot be read: the file is damaged.")
-            self._pixels = np.stack(made)  # type: ignore[arg-type]
-        return self._pixels
+        with ThreadPoolExecutor(cores()) as threads:
+            made = list(threads.map(self._decoded, self._items))
+        return np.stack(made)
 
-    @property
+    def _decoded(self, item: NDArray[np.uint8] | bytes) -> NDArray[np.uint8]:
+        made = decode(item, self.size) if isinstance(item, bytes) else item
+        if isinstance(made, BadImage):
+            raise PolyshotError("Its examples cannot be read: the file is damaged.")
+        return made
+
+    @cached_property
     def files(self) -> list[bytes]:
         """As files, one an image."""
-        if not self._files and self._pixels is not None:
-            with ThreadPoolExecutor(cores()) as threads:
-                self._files = list(threads.map(encode, self._pixels))
-        return self._files
+        with ThreadPoolExecutor(cores()) as threads:
+            return list(threads.map(_encoded, self._items))
+
+
+def _encoded(item: NDArray[np.uint8] | bytes) -> bytes:
+    return item if isinstance(item, bytes) else encode(item)
 
 
 def encode(pixels: NDArray[np.uint8]) -> bytes:
@@ -102,3 +126,8 @@ def rows_of(support: Tensor, tasks: Tasks) -> Tensor:
     made = support.new_zeros(tasks.table.count, support.shape[-1], device="cpu")
     made[rows[there]] = support[0].cpu()[there]
     return made
+
+
+def names_of(items: Iterable[Any]) -> list[str]:
+    """Name images that are files; the others have no name."""
+    return [str(item) if isinstance(item, str | Path) else "" for item in items]

@@ -1,5 +1,6 @@
 """Labelling files: examples on disk, answers as rows of a table."""
 
+import copy
 import csv
 import io
 from collections.abc import Sequence
@@ -7,8 +8,9 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from polyshot.classifier.classifier import FewShotClassifier
-from polyshot.classifier.estimate import Estimate
+from polyshot.classifier.estimate import Estimate, Label
 from polyshot.data.readers.examples import read_queries, read_support
+from polyshot.errors import PolyshotError
 from polyshot.pool.pool import Pool
 from polyshot.predict.ensemble import AUTO
 from polyshot.predict.none_of_these import NONE, Threshold
@@ -124,3 +126,59 @@ def label_by(
     learned = classifier.adaptation_ if classifier.adapted_ else "none"
     members, threshold = classifier.explain(), classifier.threshold_
     return LabelledFiles(rows, members, estimate, summary, learned, threshold)
+
+
+def count_examples(classifier: FewShotClassifier) -> dict[Label, int]:
+    """Count the examples of each class."""
+    labels = classifier.example_labels()
+    return {name: labels.count(name) for name in classifier.classes_.tolist()}
+
+
+def correct_by_files(
+    classifier: FewShotClassifier,
+    relabel: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    forget: Sequence[str] = (),
+    add: Path | None = None,
+    report: Progress | None = None,
+) -> FewShotClassifier:
+    """Correct a classifier as the command line says it: ``EXAMPLE=LABEL``, names or numbers.
+
+    Nothing is changed unless all of it can be. Returns the classifier.
+    """
+    if not (relabel or drop or forget or add):
+        raise PolyshotError("Nothing is to be corrected: say what to relabel, drop, forget or add.")
+    known = {str(name): name for name in classifier.classes_.tolist()}
+    is_text = isinstance(classifier.classes_[0].item(), str)
+
+    def label(text: str) -> Label:
+        """Read a label, a number where the classes are numbers."""
+        if text in known or is_text:
+            found: Label = known.get(text, text)
+            return found
+        try:
+            return float(text) if "." in text else int(text)
+        except ValueError:
+            raise PolyshotError(f"Labels are numbers here, which '{text}' is not.") from None
+
+    made = copy.copy(classifier)  # what was learned is replaced, never changed
+    if relabel:
+        pairs = [each.rpartition("=") for each in relabel]
+        if wrong := [each for each in pairs if not each[0] or not each[2].strip()]:
+            raise PolyshotError(f"'{''.join(wrong[0])}' is not EXAMPLE=LABEL, such as 3=dog.")
+        numbers = made.find_examples([_example(each[0]) for each in pairs])
+        made.relabel(numbers, [label(each[2].strip()) for each in pairs], report)
+    gone = made.find_examples([_example(each) for each in drop])
+    if gone:
+        made.forget(examples=gone, report=report)
+    for each in forget:
+        made.forget(label(each), report=report)
+    if add is not None:
+        images, labels = read_support(add)
+        made.add(images, [label(each) for each in labels], report)
+    classifier.__dict__.update(made.__dict__)
+    return classifier
+
+
+def _example(text: str) -> int | str:
+    return int(text) if text.isdigit() else text

@@ -192,7 +192,7 @@ class Looked(Queries):
     graph: Graph
     made: dict[nn.Module, Tensor] = field(default_factory=dict)
 
-    def query_of(self, network: Network, rows: Tensor | None = None) -> Tensor:
+    def query_of(self, network: Network, rows: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """Embed the images over the views, which are one batch: raw ``[1, n, d]``."""
         own = self.graph.ready(network)
         if own not in self.made:
@@ -202,7 +202,7 @@ class Looked(Queries):
             self.made[own] = flat.view(len(views), -1, flat.shape[-1]).mean(0, keepdim=True)
         return self.made[own]
 
-    def of_task(self, row: Tensor) -> Queries:
+    def of_task(self, row: Tensor) -> Queries:  # noqa: ARG002 (the only task)
         """Return the same: there are no other tasks."""
         return self
 

@@ -159,7 +159,7 @@ def _bytes(tensors: Mapping[str, Tensor]) -> bytes:
         if first.setdefault(key, name) != name:
             same[name] = first[key]
     kept = {name: t.clone() for name, t in tensors.items() if name not in same}
-    return tensor_bytes(kept, {"format": "pt", SAME: json.dumps(same)})
+    return tensor_bytes(kept, {SAME: json.dumps(same)})  # of several, the order would vary
 
 
 def _tensors(data: bytes) -> dict[str, Tensor]:
@@ -341,7 +341,7 @@ def _read_examples(about: About, tensors: Mapping[str, Tensor]) -> Examples:
         ends = tensors[f"images.{size}.lengths"].cumsum(0).tolist()
         starts = [0, *ends[:-1]]
         files = [data[start:end] for start, end in zip(starts, ends, strict=True)]
-        images[size] = Pictures(size, None, files)
+        images[size] = Pictures(size, files)
     labels = tensors["labels"]
     counts = {len(labels), len(about.examples), *(len(e) for own in embeddings for e in own)}
     if len(counts) != 1:

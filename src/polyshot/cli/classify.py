@@ -104,6 +104,10 @@ def classify(
     ] = None,
     pool: PoolName = "default",
     out: Annotated[Path | None, Option(help="Write a table: labels.csv.")] = None,
+    page: Annotated[
+        Path | None,
+        Option(help="Write a page to look at: thumbnails by label, the least certain first."),
+    ] = None,
     rule: RuleName = "auto",
     adaptation: AdaptationName = "auto",
     none_rate: NoneRate = None,
@@ -114,12 +118,13 @@ def classify(
 
     Every image gets one of your classes, unless you allow 'none of these' with --none-rate.
 
-    Example: polyshot classify --support photos/ --query new/
+    Example: polyshot classify --support photos/ --query new/ --page labels.html
     """
     from polyshot.classifier.classifier import FewShotClassifier
     from polyshot.classifier.label import label_by, label_files
     from polyshot.cli.display import progress
     from polyshot.data.readers.examples import read_queries
+    from polyshot.experiments.labels import write_labels_page
     from polyshot.pool.forms import load_pools
     from polyshot.util.device import best_device
 
@@ -151,6 +156,9 @@ def classify(
         with progress("images") as report:
             answer = label_files(pools, support, query, rule, adaptation, report, none_rate)
     _show(answer, out)
+    if page:
+        write_labels_page(page, answer)
+        typer.echo(f"wrote {page}")
     if form:
         typer.echo(f"Form: {form}")
     typer.echo(f"Learned on the examples: {answer.adaptation}")

@@ -2,9 +2,11 @@
 
 import io
 import stat
+import threading
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,9 +65,8 @@ def load_sizes(
     made: list[list[NDArray[np.uint8]]] = []
     bad: list[BadImage] = []
     sizes = list(dict.fromkeys(sizes))
-    # Threads, since Pillow decodes outside of the interpreter's lock. `decode` changes the filters
-    # of warnings, which all threads share: the outer context puts back what was there before.
-    with warnings.catch_warnings(), ThreadPoolExecutor(min(cores(), 16)) as threads:
+    # Threads, since Pillow decodes outside of the interpreter's lock.
+    with _no_warnings(), ThreadPoolExecutor(min(cores(), 16)) as threads:
         from_files = all(isinstance(item, str | Path | bytes) for item in items)
         run = threads.map if from_files and len(items) > 1 else map
         for i, result in enumerate(run(lambda item: _load(item, sizes), items)):
@@ -109,14 +110,12 @@ def _decode(data: bytes, sizes: Sequence[int]) -> list[NDArray[np.uint8]] | BadI
     if not data:
         return BadImage("empty file")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd EXIF or palettes: harmless, thousands of lines
-            with Image.open(io.BytesIO(data)) as image:
-                full, size = image.size, max(sizes)
-                image.draft("RGB", (size, size))  # JPEG only: decodes at 1/2, 1/4 or 1/8
-                if image.width * image.height > MAX_PIXELS:
-                    return BadImage(f"too large ({full[0]} x {full[1]} pixels)")
-                return _fitted(image, sizes)
+        with _no_warnings(), Image.open(io.BytesIO(data)) as image:
+            full, size = image.size, max(sizes)
+            image.draft("RGB", (size, size))  # JPEG only: decodes at 1/2, 1/4 or 1/8
+            if image.width * image.height > MAX_PIXELS:
+                return BadImage(f"too large ({full[0]} x {full[1]} pixels)")
+            return _fitted(image, sizes)
     except UnidentifiedImageError:
         return BadImage("not an image")
     except Image.DecompressionBombError:
@@ -125,6 +124,32 @@ def _decode(data: bytes, sizes: Sequence[int]) -> list[NDArray[np.uint8]] | BadI
         return BadImage("too large for the memory")
     except Exception as error:  # Pillow's plugins raise a dozen types on damaged files
         return _damaged(error)
+
+
+class _Quiet:
+    """Who decodes, and the filters of warnings from before: all threads share these."""
+
+    lock = threading.Lock()
+    users = 0
+    filters: "warnings.catch_warnings[None]"
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    """Hear no warnings of odd EXIF or palettes: they are harmless, and thousands of lines."""
+    with _Quiet.lock:
+        if not _Quiet.users:
+            _Quiet.filters = warnings.catch_warnings()
+            _Quiet.filters.__enter__()
+            warnings.simplefilter("ignore")
+        _Quiet.users += 1
+    try:
+        yield
+    finally:
+        with _Quiet.lock:
+            _Quiet.users -= 1
+            if not _Quiet.users:
+                _Quiet.filters.__exit__(None, None, None)
 
 
 def _fitted(image: Image.Image, sizes: Sequence[int]) -> list[NDArray[np.uint8]]:

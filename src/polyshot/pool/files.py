@@ -29,7 +29,7 @@ from polyshot.models.modulators import Kind, read_tensors
 from polyshot.models.resnet import OURS, ResNet, ResNetConfig, load_base
 from polyshot.models.selector import MemberAttention, Selector
 from polyshot.models.views import MEAN, STD, Views
-from polyshot.pool.precision import Precision, from_stored, to_stored
+from polyshot.pool.precision import Precision, from_stored, to_exact, to_stored
 from polyshot.pool.statistics import from_tensors, to_tensors
 from polyshot.util import __version__, checks
 from polyshot.util.checks import Name, Range, Sha256
@@ -379,3 +379,43 @@ def load_state(module: nn.Module, tensors: Mapping[str, Tensor], what: str) -> N
             f"({shapes})."
         )
     module.load_state_dict(dict(tensors))
+
+
+def pickled(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Bring a pool's fields into a small form: weights as `to_exact` stores them.
+
+    A base from elsewhere stays as it is.
+    """
+    base = fields["base"]
+    own = isinstance(base, ResNet)
+    return {
+        **fields,
+        "base": _small(base) if own else base,
+        "modulators": {
+            name: (modulator.sites, modulator.kind, _small(modulator))
+            for name, modulator in fields["modulators"].items()
+        },
+    }
+
+
+def unpickled(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Bring back a pool's fields, to the bit."""
+    fields = dict(state)
+    if isinstance(state["config"], ResNetConfig):
+        weights = from_stored(safetensors.load(state["base"]))
+        fields["base"] = _with_weights(ResNet(state["config"]), weights)
+    fields["modulators"] = {}
+    for name, (sites, kind, stored) in state["modulators"].items():
+        tensors = from_stored(safetensors.load(stored))
+        fields["modulators"][name] = _with_weights(read_tensors(sites, kind, tensors), tensors)
+    return fields
+
+
+def _small(module: nn.Module) -> bytes:
+    return tensor_bytes(to_exact(module.state_dict()), {})
+
+
+def _with_weights(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+    module.to(next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()))
+    module.load_state_dict(dict(tensors))
+    return module

@@ -5,6 +5,7 @@ torchvision's ResNet-18), ``modulators/<domain>.safetensors``, ``selector.safete
 ``task_statistics.safetensors``, what the selector needs when the pool grows.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -39,10 +40,10 @@ from polyshot.models.resnet import ResNetConfig
 from polyshot.models.selector import MemberAttention, Selector
 from polyshot.models.views import MEAN, STD, Views, check_views
 from polyshot.pool.default import default_pool, pool_path
-from polyshot.pool.files import check_domains, read_pool, write_pool
+from polyshot.pool.files import check_domains, pickled, read_pool, unpickled, write_pool
 from polyshot.pool.precision import Precision
 from polyshot.pool.statistics import SourceTasks, check_statistics
-from polyshot.tasks import Pixels, Table, for_prediction
+from polyshot.tasks import MAKING, Pixels, Table, for_prediction
 from polyshot.util.files import digest
 from polyshot.util.progress import Progress
 
@@ -163,6 +164,24 @@ class Pool:
         """Hash what the embeddings of one member depend on."""
         return self.member_hashes()[member]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: weights in their smallest form, no networks made of them."""
+        return pickled(vars(self))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(unpickled(state))
+        self.__post_init__()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Pool":
+        """Copy everything as it is, not by way of a pickle."""
+        made = memo[id(self)] = type(self).__new__(type(self))
+        vars(made).update(copy.deepcopy(vars(self), memo))
+        return made
+
+    def __sklearn_clone__(self) -> "Pool":
+        """Be shared by the clones of scikit-learn's estimators: nobody changes it."""
+        return self
+
     def to(self, device: torch.device | str) -> "Pool":
         """Move all weights; returns the pool itself."""
         for module in self._modules():
@@ -183,11 +202,12 @@ class Pool:
         if member == 0 or not self.strengths[name]:
             return for_prediction(self.base)
         modulator, strength = self.modulators[name], self.strengths[name]
-        known, of = _NETWORKS.get(modulator), (self.base, strength)
-        if known is None or known[0] != of or not known[1].holds():
-            folded = for_prediction(fold(self.base, modulator, strength))
-            known = _NETWORKS[modulator] = of, Snapshot(self.base, modulator), folded
-        return known[2]
+        with MAKING:
+            known, of = _NETWORKS.get(modulator), (self.base, strength)
+            if known is None or known[0] != of or not known[1].holds():
+                folded = for_prediction(fold(self.base, modulator, strength))
+                known = _NETWORKS[modulator] = of, Snapshot(self.base, modulator), folded
+            return known[2]
 
     def embed(
         self,

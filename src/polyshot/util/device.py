@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import os
 import shutil
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -99,12 +100,26 @@ def one_thread() -> Iterator[None]:
     Where other programs keep the cores busy, each wait takes milliseconds: leaving out 25 examples
     with nine members took 64 s on two threads and 0.6 s on one.
     """
-    threads = torch.get_num_threads()
+    with _Threads.lock:
+        if not _Threads.users:
+            _Threads.before = torch.get_num_threads()
+        _Threads.users += 1
+        before = _Threads.before
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        with _Threads.lock:
+            _Threads.users -= 1
+            torch.set_num_threads(before)
+
+
+class _Threads:
+    """Who computes on one thread, and how many there were before: several may do so at once."""
+
+    lock = threading.Lock()
+    users = 0
+    before = 1
 
 
 def bf16_on(device: torch.device) -> torch.autocast:

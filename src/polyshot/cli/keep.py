@@ -1,0 +1,118 @@
+"""The commands for a classifier that was kept: look at its examples, correct it, ask for more."""
+
+from pathlib import Path
+from shlex import quote
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from polyshot.cli.options import Device
+
+Model = Annotated[Path, Argument(help="A classifier that 'polyshot fit' wrote: birds.polyshot.")]
+
+
+def check(
+    model: Model,
+    most: Annotated[int, Option(min=1, help="Suspects to show at most.")] = 20,
+) -> None:
+    """Check a classifier: its expected accuracy, suspicious examples, whether more would help.
+
+    Example: polyshot check birds.polyshot
+    """
+    from polyshot.classifier.classifier import FewShotClassifier
+    from polyshot.classifier.label import count_examples
+    from polyshot.cli.display import show_table
+
+    loaded = FewShotClassifier.load(model)
+    counts = count_examples(loaded)
+    typer.echo(f"{model}: {len(counts)} classes, {sum(counts.values())} examples")
+    show_table(("class", "examples"), [(str(name), count) for name, count in counts.items()])
+    if not loaded.can_estimate:
+        typer.echo("No class has two examples, so that nothing can be checked by the others.")
+        return
+    typer.echo(loaded.estimate())
+    curve = loaded.curve()
+    rows = zip(curve.shots, curve.accuracy, curve.low, curve.high, strict=True)
+    show_table(
+        ("examples of a class", "accuracy", "95 % interval"),
+        [(shot, f"{mean:.0%}", f"{low:.0%} to {high:.0%}") for shot, mean, low, high in rows],
+    )
+    typer.echo(curve)
+    suspects = loaded.suspects()
+    if not suspects:
+        typer.echo("No example looks mislabelled.")
+        return
+    typer.echo(f"Examples that look mislabelled, or are odd ones: {len(suspects)}")
+    lines = []
+    for each in suspects[:most]:
+        chances = (f"{each.probability:.2f}", f"{each.own_probability:.2f}")
+        lines.append((each.example, each.name, each.label, each.likely, *chances))
+    columns = ("number", "example", "label", "looks like", "probability", "of its label")
+    show_table(columns, lines)
+    first = quote(f"{suspects[0].example}={suspects[0].likely}")
+    typer.echo(f"polyshot correct {model} --relabel {first}")
+
+
+def suggest(
+    model: Model,
+    query: Annotated[
+        list[Path], Option(help="Unlabelled images: files or folders; may be repeated.")
+    ],
+    count: Annotated[int, Option(min=1, help="How many to suggest.")] = 10,
+    device: Device = None,
+) -> None:
+    """Suggest which images to label next: those whose labels would help most come first.
+
+    Example: polyshot suggest birds.polyshot --query new/
+    """
+    from polyshot.classifier.classifier import FewShotClassifier
+    from polyshot.cli.display import progress, show_table
+    from polyshot.data.readers.examples import read_queries
+    from polyshot.util.device import best_device
+
+    paths = read_queries(query)
+    loaded = FewShotClassifier.load(model, best_device(device))
+    with progress("images") as report:
+        order = loaded.next_to_label(paths, report)
+    lines = []
+    for each in order[:count]:
+        other = (each.runner_up, f"{each.runner_up_probability:.2f}")
+        lines.append((paths[each.image], each.label, f"{each.probability:.2f}", *other))
+    show_table(("image", "perhaps", "probability", "or", "its probability"), lines)
+    typer.echo(f"Sort them into folders, more/<label>/: polyshot correct {model} --add more/")
+
+
+def correct(
+    model: Model,
+    add: Annotated[
+        Path | None, Option(help="Further examples: a folder for each class, or a CSV.")
+    ] = None,
+    relabel: Annotated[
+        list[str] | None,
+        Option(help="EXAMPLE=LABEL, by name or number, as 'check' shows it; may be repeated."),
+    ] = None,
+    drop: Annotated[
+        list[str] | None, Option(help="An example to leave out, by name or number.")
+    ] = None,
+    forget: Annotated[list[str] | None, Option(help="A class to leave out.")] = None,
+    out: Annotated[Path | None, Option(help="Write it there, not in the place of MODEL.")] = None,
+    device: Device = None,
+) -> None:
+    """Correct a classifier: relabel or drop examples, forget classes, add examples, in this order.
+
+    Example: polyshot correct birds.polyshot --relabel 'photos/cat/3.jpg=dog' --add more/
+    """
+    from polyshot.classifier.classifier import FewShotClassifier
+    from polyshot.classifier.label import correct_by_files
+    from polyshot.cli.display import progress
+    from polyshot.util.device import best_device
+
+    loaded = FewShotClassifier.load(model, best_device(device))
+    with progress("images") as report:
+        correct_by_files(loaded, relabel or (), drop or (), forget or (), add, report)
+    place = out or model
+    loaded.save(place)
+    if loaded.can_estimate:
+        typer.echo(loaded.estimate())
+    typer.echo(f"wrote {place}: {len(loaded.classes_)} classes")

@@ -1,0 +1,81 @@
+"""A page of labelled images: thumbnails by label, the least certain first, in one file."""
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from polyshot.classifier.label import LabelledFile, LabelledFiles
+from polyshot.data.images import load_images
+from polyshot.experiments.report.pages import render, write_file
+from polyshot.predict.none_of_these import NONE
+
+SIDE = 112
+"""Side length of a thumbnail in pixels."""
+AT_ONCE = 500
+"""Images that are decoded at once."""
+FIRST = 12
+"""How many of the least certain of all are shown on top."""
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """An image on the page."""
+
+    row: LabelledFile
+    source: str
+    """Its picture as a link."""
+
+    @property
+    def sure(self) -> float:
+        """How certain the answer is: how far it lies above the next."""
+        if self.row.probability is None:
+            return 1 - self.row.runner_up_probability
+        return self.row.probability - self.row.runner_up_probability
+
+
+def write_labels_page(path: Path, answer: LabelledFiles) -> None:
+    """Write the page; what classifies sees the same square of each image."""
+    shown = [
+        Thumbnail(row, source)
+        for row, source in zip(answer.rows, _pictures([r.path for r in answer.rows]), strict=True)
+    ]
+    shown.sort(key=lambda one: one.sure)
+    labels = sorted({one.row.label for one in shown}, key=lambda label: (label == NONE, label))
+    groups = {label: [one for one in shown if one.row.label == label] for label in labels}
+    page = render(
+        "labels.html",
+        title="Labelled images",
+        facts={
+            "Images": f"{len(shown):,}",
+            "Labels found": f"{len(groups):,}",
+            "Learned on the examples": answer.adaptation,
+        },
+        summary=answer.summary,
+        none_summary=answer.none_summary,
+        first=shown[:FIRST] if len(shown) > FIRST and len(groups) > 1 else [],
+        groups=groups,
+        side=SIDE,
+    )
+    write_file(path, page)
+
+
+def _pictures(paths: Sequence[Path]) -> list[str]:
+    """Make links of small pictures."""
+    made: list[str] = []
+    for start in range(0, len(paths), AT_ONCE):
+        pixels = load_images(list(paths[start : start + AT_ONCE]), SIDE)
+        made += [_link(each) for each in pixels]
+    return made
+
+
+def _link(pixels: NDArray[np.uint8]) -> str:
+    """Write an image [3, side, side] into a link."""
+    file = io.BytesIO()
+    Image.fromarray(pixels.transpose(1, 2, 0)).save(file, "JPEG", quality=78, optimize=True)
+    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"

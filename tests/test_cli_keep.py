@@ -1,0 +1,110 @@
+"""A classifier on the command line: fitted, kept, checked, corrected, asked."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from polyshot.classifier import FewShotClassifier
+from tests.helpers import colour_pool, coloured, examples
+
+from .test_cli_pool import done, refused
+
+COLOURS = ("red", "green", "blue")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a pool, examples of which one is mislabelled, and images to classify."""
+    folder = tmp_path_factory.mktemp("world")
+    colour_pool().save(folder / "pool")
+    for kind, shots, first in (("photos", (4, 4, 4), 0), ("new", (2, 2, 2), 50)):
+        for i, (image, label) in enumerate(zip(*examples(*shots, first=first), strict=True)):
+            place = folder / kind / (label if kind == "photos" else "all")
+            place.mkdir(parents=True, exist_ok=True)
+            image.save(place / f"{i:02}.png")
+    coloured("green", 77).save(folder / "photos" / "red" / "odd.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(world: Path) -> Path:
+    out = world / "c.polyshot"
+    options = ("--pool", world / "pool", "--rule", "average", "--adaptation", "ridge")
+    said = done("fit", world / "photos", "--out", out, *options)
+    assert "Expected accuracy: 92%" in said and "3 classes" in said and "ridge" in said
+    return out
+
+
+def test_a_kept_classifier_labels(world: Path, model: Path) -> None:
+    table, page = world / "labels.csv", world / "labels.html"
+    options = ("--query", world / "new", "--out", table, "--page", page)
+    said = done("classify", "--model", model, *options)
+    assert "Expected accuracy: 92%" in said and "Members used: base 0.33" in said
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["label"] for row in rows] == [c for c in COLOURS for _ in range(2)]
+    assert page.read_text().count("<img") == 6
+    fresh = done(
+        *("classify", "--support", world / "photos", "--pool", world / "pool", *options),
+        *("--rule", "average", "--adaptation", "ridge"),
+    )
+    with table.open(newline="") as file:
+        assert list(csv.DictReader(file)) == rows
+    assert fresh.splitlines()[0] == said.splitlines()[0]
+
+
+def test_what_looks_wrong_is_found_and_corrected(
+    world: Path, model: Path, wide_terminal: None
+) -> None:
+    said = done("check", model)
+    assert "3 classes, 13 examples" in said and "mislabelled, or are odd ones: 1" in said
+    assert "odd.png" in said and f"polyshot correct {model} --relabel" in said
+    out = world / "better.polyshot"
+    odd = world / "photos" / "red" / "odd.png"
+    said = done("correct", model, "--relabel", f"{odd}=green", "--out", out)
+    assert "Expected accuracy: 100%" in said
+    assert "No example looks mislabelled" in done("check", out)
+    said = done("correct", out, "--forget", "blue", "--drop", "5", "--add", world / "photos")
+    assert "3 classes" in said  # blue came back with what was added
+    loaded = FewShotClassifier.load(out)
+    assert len(loaded.example_labels()) == 13 - 4 - 1 + 13
+
+
+def test_what_to_label_next(world: Path, model: Path, wide_terminal: None) -> None:
+    said = done("suggest", model, "--query", world / "new", "--count", "2")
+    assert said.count(".png") == 2 and "--add more/" in said
+    assert (
+        str(FewShotClassifier.load(model).next_to_label(world / "new/all/00.png")[0].image) == "0"
+    )
+
+
+def test_without_examples(world: Path, model: Path) -> None:
+    out = world / "bare.polyshot"
+    options = ("--pool", world / "pool", "--adaptation", "none", "--no-examples")
+    done("fit", world / "photos", "--out", out, *options)
+    assert out.stat().st_size < model.stat().st_size
+    assert "Expected accuracy" in done("classify", "--model", out, "--query", world / "new")
+    for command in (("check", out), ("correct", out, "--forget", "red")):
+        assert "saved without its examples" in refused(*command)
+
+
+def test_what_is_refused(world: Path, model: Path, tmp_path: Path) -> None:
+    query = ("--query", world / "new")
+    assert "--support photos/" in refused("classify", *query)
+    assert "knows --rule already" in refused("classify", "--model", model, "--rule", "sum", *query)
+    both = refused("classify", "--model", model, "--support", world / "photos", *query)
+    assert "knows --support already" in both
+    assert "no saved classifier" in refused("check", world / "new" / "all" / "00.png")
+    assert "There is no file" in refused("suggest", tmp_path / "none", *query)
+    assert "There is no file or folder" in refused("suggest", model, "--query", tmp_path / "none")
+    assert "Nothing is to be corrected" in refused("correct", model)
+    assert "is not EXAMPLE=LABEL" in refused("correct", model, "--relabel", "3")
+    assert "no class 'grey'" in refused("correct", model, "--forget", "grey")
+    assert "no example 99" in refused("correct", model, "--drop", "99")
+    before = model.read_bytes()
+    assert "no class" in refused("correct", model, "--relabel", "0=blue", "--forget", "x")
+    assert model.read_bytes() == before
+    assert "no precision" in refused(
+        "fit", world / "photos", "--out", tmp_path / "x", "--precision", "four"
+    )
