@@ -33,7 +33,7 @@ from polyshot.pool.precision import Precision, from_stored, to_exact, to_stored
 from polyshot.pool.statistics import from_tensors, to_tensors
 from polyshot.util import __version__, checks
 from polyshot.util.checks import Name, Range, Sha256
-from polyshot.util.files import new_folder, tensor_bytes, write_bytes, write_json
+from polyshot.util.files import new_folder, tensor_bytes, write_bytes, write_json, write_text
 
 if TYPE_CHECKING:
     from polyshot.pool.pool import Pool
@@ -60,8 +60,10 @@ DEVICES = {
 Width = Annotated[int, Range(1, 32768)]
 
 
-def write_pool(pool: "Pool", path: Path, precision: Precision) -> None:
-    """Write a pool as a folder; replaces a pool and nothing else."""
+def write_pool(
+    pool: "Pool", path: Path, precision: Precision, texts: Mapping[str, str] | None = None
+) -> None:
+    """Write a pool as a folder, with some texts by name; replaces a pool and nothing else."""
     if precision not in get_args(Precision):
         raise unknown("precision", precision, get_args(Precision))
     as_made: dict[str, Precision] = dict.fromkeys(BESIDE, "full")
@@ -113,6 +115,8 @@ def write_pool(pool: "Pool", path: Path, precision: Precision) -> None:
             data = tensor_bytes(tensors, {"format": "pt"})
             hashes[name] = hashlib.sha256(data).hexdigest()
             write_bytes(partial / name, data)
+        for name, text in (texts or {}).items():
+            write_text(partial / name, text)
         write_json(partial / "pool.json", about | {"files": hashes})
 
 
