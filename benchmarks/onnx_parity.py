@@ -1,19 +1,17 @@
-"""Exported classifiers against PyTorch, for every default: how far apart, how large, how fast.
+"""Exported classifiers against PyTorch, for every default: how far apart, and how large.
 
     python benchmarks/onnx_parity.py [--half]
 
 Fits each form on drawn examples (`polyshot example`), exports it, and asks it about 200 files, half
 of them JPEG, by examples/run_onnx.py, which imports neither Polyshot nor PyTorch. Prints a table in
 Markdown: the largest difference of probabilities on the examples, which are at the networks' size,
-and on the files; the share of files with the same label; the file's size; and milliseconds an
-image in batches of 16, files read, by ONNX Runtime and by PyTorch in turn.
+and on the files; the share of files with the same label; and the file's size.
 """
 
 import argparse
 import runpy
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,10 +32,7 @@ FORMS = [  # a title, pools, adaptation, examples of each class, none_rate
     ("ours, none of these", "shipped", "auto", 5, 0.1),
     ("`full`, none of these", "full", "auto", 5, 0.1),
 ]
-HEAD = (
-    "classifier",
-    *("file, MB", "on the examples", "from files", "same labels", "ONNX, ms", "PyTorch, ms"),
-)
+HEAD = ("classifier", "file, MB", "on the examples", "from files", "same labels")
 
 
 def half_jpeg(files: Sequence[Path]) -> list[Path]:
@@ -52,17 +47,6 @@ def half_jpeg(files: Sequence[Path]) -> list[Path]:
         else:
             made.append(file)
     return made
-
-
-def an_image(*works: Callable[[], object], images: int) -> list[str]:
-    """Return milliseconds an image of each, the best of five turns."""
-    best = [float("inf")] * len(works)
-    for _ in range(5):
-        for i, work in enumerate(works):
-            start = time.perf_counter()
-            work()
-            best[i] = min(best[i], time.perf_counter() - start)
-    return [f"{1000 * each / images:.0f}" for each in best]
 
 
 def row(title: str, names: str, adaptation: str, shot: int, rate: float | None, half: bool) -> str:
@@ -83,15 +67,12 @@ def row(title: str, names: str, adaptation: str, shot: int, rate: float | None, 
         same = chances.argmax(1) == expected.argmax(1)
         if none is not None:
             same &= is_none == none
-        some = files[:16]
-        times = an_image(lambda: ours.answer(some), lambda: classifier.answer(some), images=16)
     cells = [
         title,
         f"{told.size / 1e6:.1f}",
         f"{told.difference:.0e}",
         f"{np.abs(chances - expected).max():.0e}",
         f"{same.mean():.1%}",
-        *times,
     ]
     return f"| {' | '.join(cells)} |"
 
