@@ -14,6 +14,7 @@ from polyshot.data.augment import PLAIN, STRONG, WEAK, Augment
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, unknown
 from polyshot.models.heads import Metric
+from polyshot.models.loaders import LITE0
 from polyshot.models.modulators import RANK, Kind
 from polyshot.models.resnet import OURS, ResNetConfig
 from polyshot.models.views import Views
@@ -227,10 +228,11 @@ FOREIGN = AdaptationConfig(
     tsa_share=0.5,
     tsa_inverse_temperature=1.0,
     ridge_lambda=0.3,
-    ridge_power=0.5,
     ridge_scale=11.0,
 )
 """On networks from elsewhere, which have seen the world (docs/backbones.md)."""
+POWERS = {LITE0: 0.5}
+"""Of `ridge` on those of them on which it was measured."""
 FOREIGN_VIEWS: Views = "three"
 """How often these look at an image."""
 
@@ -395,7 +397,13 @@ def on_backbone(config: Config, name: str) -> Config:
     if not config.foreign:
         return config
     modulator = replace(config.modulator, loss_metric="euclidean", shape=config.shape)
-    return replace(config, adaptation=FOREIGN, views=FOREIGN_VIEWS, modulator=modulator)
+    own = foreign_adaptation(name)
+    return replace(config, adaptation=own, views=FOREIGN_VIEWS, modulator=modulator)
+
+
+def foreign_adaptation(backbone: str) -> AdaptationConfig:
+    """Return the settings on a network from elsewhere."""
+    return replace(FOREIGN, ridge_power=POWERS.get(backbone, 1.0))
 
 
 def to_dict(config: Config) -> dict[str, Any]:

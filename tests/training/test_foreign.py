@@ -186,10 +186,15 @@ def test_the_command_trains_on_a_named_network(vit: str, packs: list[Pack], tmp_
 def test_the_backbone_brings_its_settings_along() -> None:
     for name in ("tiny", "paper", "strong"):
         found = override(preset(name), ["backbone=efficientnet-lite0"])
-        assert (found.adaptation, found.views) == (FOREIGN, "three")
+        assert (found.adaptation, found.views) == (replace(FOREIGN, ridge_power=0.5), "three")
+        assert found.modulator.loss_metric == "euclidean"
+        assert override(preset(name), ["backbone=timm:vit"]).adaptation == FOREIGN
     asked = ["views=five", "adaptation.updates=7", "backbone=efficientnet-lite0"]
     found = override(preset("tiny"), asked)
-    assert (found.adaptation, found.views) == (replace(FOREIGN, updates=7), "five")
+    assert (found.adaptation, found.views) == (
+        replace(FOREIGN, updates=7, ridge_power=0.5),
+        "five",
+    )
     ours = override(preset("tiny"), ["backbone=resnet18"])
     assert ours == preset("tiny") and ours.adaptation == AdaptationConfig()
     assert "rank" not in for_hash(to_dict(ours))["modulator"]

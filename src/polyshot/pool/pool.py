@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from polyshot.config import FOREIGN, FOREIGN_VIEWS, AdaptationConfig, for_hash
+from polyshot.config import FOREIGN_VIEWS, AdaptationConfig, for_hash, foreign_adaptation
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, join_names
 from polyshot.models.backbone import Snapshot, channels_last, state_hash
@@ -441,7 +441,7 @@ class Pool:
         return cls(
             *(config, config.size, kind, metric, base),
             scales=[USUAL_SCALE] if metric == "cosine" else [],
-            adaptation=FOREIGN,
+            adaptation=foreign_adaptation(config.name),
             views=views,
         )
 
