@@ -32,8 +32,9 @@ Network = Callable[[Tensor], Tensor]
 Pixels = NDArray[np.uint8] | Tensor
 """uint8 ``[n, 3, size, size]`` (an array, also a memory map, or a tensor), or float in [0, 1]."""
 
-BATCH = {"cpu": 512, "cuda": 2048}
-"""Images of `USUAL` pixels a side that are embedded at once; of larger ones fewer."""
+BATCH = {"cpu": 80, "cuda": 2048}
+"""Images of `USUAL` pixels a side that are embedded at once; of larger ones fewer. On a CPU what a
+layer makes of them should stay in its caches."""
 USUAL = 72
 
 
