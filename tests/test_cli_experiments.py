@@ -113,9 +113,10 @@ def test_beyond_the_paper_is_run_where_it_is_asked_for(packs: Path, tmp_path: Pa
     few = ("--episodes", 2, "--slow-episodes", 2, "--shots", 5, "--targets", "glyphs")
     which = ("--methods", "base,auto", "--beyond")
     words = options(packs, tmp_path, *few, *which, adaptation_updates=5)
-    assert done("reproduce", "seen", *words).startswith("8 cells: 0 were there, 8 measured")
+    assert done("reproduce", "seen", *words).startswith("10 cells: 0 were there, 10 measured")
     found = {(result.method, result.adaptation) for result in read_grid(tmp_path).results}
-    assert found == {(m, a) for m in ("base", "auto") for a in ("none", "head", "pa", "tsa")}
+    adaptations = ("none", "head", "ridge", "pa", "tsa")
+    assert found == {(m, a) for m in ("base", "auto") for a in adaptations}
 
 
 def test_seeds_and_parts_add_up(packs: Path, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_every_path_is_among_those_that_are_tested() -> None:
         if METHODS[name].pool is not None
     }
     for mixes in ("probabilities", "scores", "modulators"):
-        for adaptation in ("none", "head", "pa", "tsa"):
+        for adaptation in ("none", "head", "ridge", "pa", "tsa"):
             assert ("conv1x1", mixes, adaptation) in over_pool
     assert ("channel", "probabilities", "head") in over_pool
     rivals = [method for method in find_methods() if method.pool is None]

@@ -11,6 +11,7 @@ learned for each query on the support set as it sees it.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,7 @@ from polyshot.methods.protonet import BUDGET, episodic_plan, planned_episodes, t
 from polyshot.models.foreign import Backbone
 from polyshot.models.heads import Metric, prototypes
 from polyshot.predict.adapt.head import adapt_heads, head_logits
+from polyshot.predict.readout import by_ridge
 from polyshot.tasks import Tasks
 from polyshot.training.episodic import EpisodeBatch, Learner
 from polyshot.training.step import Group
@@ -173,16 +175,23 @@ class Feat(Fitted):
         if adaptation == "none":
             return self.learner.probabilities(tasks)
         vectors = tasks.way * tasks.shot + 1
-        return self.learner.in_parts(tasks, vectors, self._head_logits)
+        logits = partial(self._head_logits, adaptation)
+        return self.learner.in_parts(tasks, vectors, logits)
 
-    def _head_logits(self, support: Tensor, query: Tensor, mask: Tensor | None) -> Tensor:
+    def _head_logits(
+        self, adaptation: str, support: Tensor, query: Tensor, mask: Tensor | None
+    ) -> Tensor:
         """Learn a head a query on the support set [E, W, S, d] as it sees it: [E, Q, W]."""
         there = None if mask is None else mask.flatten(1)
         images, own, _ = self.learner.attention(support.flatten(1, 2), query, there)
         seen = images.unflatten(2, support.shape[1:3])  # [E, Q, W, S, d]
         shown = None if mask is None else mask.unsqueeze(1)  # [E, 1, W, S]
-        weight, bias = adapt_heads(seen, shown, self.adaptation, self.metric)
         alone = own.unsqueeze(2)  # [E, Q, 1, d]: the one query of its head
+        if adaptation == "ridge":
+            each = None if shown is None else shown.expand(seen.shape[:4]).flatten(0, 1)
+            heads = by_ridge(seen.flatten(0, 1), each, self.adaptation)
+            return heads.logits(alone.flatten(0, 1)).view(*seen.shape[:3])
+        weight, bias = adapt_heads(seen, shown, self.adaptation, self.metric)
         return head_logits(alone, weight, bias, self.adaptation, self.metric).squeeze(2)
 
 

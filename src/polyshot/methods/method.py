@@ -22,7 +22,7 @@ from polyshot.tasks import Tasks
 from polyshot.training.training_run import TrainingRun
 
 Settings = Mapping[str, float]
-BEYOND = ("pa", "tsa")
+BEYOND = ("ridge", "pa", "tsa")
 """Adaptations that the paper does not have."""
 
 
@@ -83,7 +83,7 @@ class Method:
     """One line."""
     fit: Callable[[TrainingRun, Settings], Fitted]
     """Trains what is missing in a run, or reads it."""
-    adaptations: tuple[str, ...] = ("none", "head")
+    adaptations: tuple[str, ...] = ("none", "head", "ridge")
     """``none``, and the further adaptation that it knows, if any."""
     slow: tuple[str, ...] = ()
     """Adaptations that learn whole networks: their cells may ask for fewer episodes."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from polyshot.config import AdaptationConfig
 from polyshot.data.shapes import EpisodeShape
-from polyshot.methods.method import Fitted, Method, Settings, register
+from polyshot.methods.method import BEYOND, Fitted, Method, Settings, register
 from polyshot.models.backbone import parameter_count
 from polyshot.models.modulators import Kind
 from polyshot.pool.pool import Pool
@@ -149,7 +149,7 @@ def _method(name: str, rule_name: str, kind: Kind, about: str, paper: str) -> Me
         paper,
         about,
         fit,
-        ("none", "head", "pa", "tsa") if learns else ("none", "head"),
+        ("none", "head", *BEYOND) if learns else ("none", "head", "ridge"),
         slow=("tsa",) if learns else (),
         settings=LEARNING if learns else {},
         beyond=paper != _CHOI,

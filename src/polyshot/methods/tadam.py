@@ -178,11 +178,13 @@ class TadamLearner(Learner):
         with bf16_on(images.device):
             return embed_conditioned(self.base, conditions, images)
 
-    def answers(self, tasks: Tasks, head: AdaptationConfig | None) -> Tensor:
+    def answers(
+        self, tasks: Tasks, adaptation: str = "none", config: AdaptationConfig | None = None
+    ) -> Tensor:
         """Classify by prototypes, or by heads, under the tasks' conditions: [E, Q, W]."""
         count = tasks.support.shape[1:].numel()
         images = count + tasks.query.shape[1]  # of one task
-        scale, kind = float(self.log_scale.detach().exp()), "head" if head else "none"
+        scale = float(self.log_scale.detach().exp())
 
         def logits(part: Tasks) -> Tensor:
             plain = part.support_of(self.base)
@@ -190,14 +192,15 @@ class TadamLearner(Learner):
             network = partial(self.conditioned, plain, mask=part.mask)
             embeddings = over_views(network, both, part.table.views)
             support, query = embeddings[:, :count].view_as(plain), embeddings[:, count:]
-            classifiers = fit_classifiers(support, part.mask, self.metric, scale, kind, head)
+            about = (self.metric, scale, adaptation, config)
+            classifiers = fit_classifiers(support, part.mask, *about)
             return classifiers.logits(query).mT
 
         return in_parts(tasks, for_device(BATCH, tasks.device) // images, logits)
 
     def probabilities(self, tasks: Tasks) -> Tensor:
         """Classify the first episodes by prototypes: [E, Q, W]."""
-        return self.answers(_validated(tasks), None)
+        return self.answers(_validated(tasks))
 
 
 def auxiliary_share(progress: float) -> float:
@@ -215,7 +218,7 @@ class Tadam(Fitted):
 
     def predict(self, tasks: Tasks, adaptation: str = "none") -> Tensor:
         """Classify the queries: probabilities [E, Q, W]."""
-        return self.learner.answers(tasks, self.adaptation if adaptation == "head" else None)
+        return self.learner.answers(tasks, adaptation, self.adaptation)
 
     def parameters(self) -> int:
         """Count base, conditions and scale; the auxiliary heads are of no use any more."""
