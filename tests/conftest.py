@@ -19,12 +19,13 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 LONGEST = (
-    *("methods/test_conformance.py", "golden/test_golden.py", "test_cli_experiments.py"),
-    *("test_cli_pool.py", "test_readme.py", "training/test_run.py", "experiments/test_runner.py"),
-    *("classifier/test_classifier.py", "test_backbone_conformance.py", "test_cli_pools.py"),
-    *("test_docs.py", "training/test_foreign.py", "test_shipping.py", "training/test_parallel.py"),
+    *("golden/test_golden.py", "methods/test_conformance.py", "test_cli_experiments.py"),
+    *("test_cli_pool.py", "test_readme.py", "test_cli_pools.py", "predict/test_tsa.py"),
+    *("training/test_foreign.py", "data/test_import.py", "predict/test_predict.py"),
+    *("test_backbone_conformance.py", "training/test_parallel.py", "experiments/test_runner.py"),
+    *("test_docs.py", "training/test_run.py", "test_shipping.py", "classifier/test_classifier.py"),
 )
-"""Files that take half a minute or so: at the end one would keep a single core busy."""
+"""Files that take longest: at the end one would keep a single core busy."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
