@@ -132,7 +132,7 @@ def test_a_saved_classifier_with_and_without_its_examples(tmp_path: Path) -> Non
     for kept in (True, False):
         classifier.save(tmp_path / "saved", examples=kept)
         told.append(FewShotClassifier.load(tmp_path / "saved").export(tmp_path / f"{kept}.onnx"))
-    assert [(one.images, one.of) for one in told] == [(6, "examples"), (20, "drawn images")]
+    assert [(one.images, one.of) for one in told] == [(6, "examples"), (20, "random images")]
     assert (tmp_path / "True.onnx").read_bytes() == (tmp_path / "False.onnx").read_bytes()
 
 

@@ -182,7 +182,7 @@ class FewShotClassifier(StepByStep, Estimator):
         It takes images uint8 ``[n, side, side, 3]`` and gives probabilities ``[n, classes]``; what
         else is in it, and how it is used, is in docs/export.md. With `half` its networks compute in
         half precision. It is written only where ONNX Runtime answers as PyTorch does: how far they
-        lie apart on the examples (or on drawn images, where none were kept) is returned.
+        lie apart on the examples (or on random images, where none were kept) is returned.
         """
         self._check_fitted()
         own: FewShotClassifier = self

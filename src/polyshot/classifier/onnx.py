@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from polyshot.classifier.answering import Answering
 from polyshot.classifier.examples import Examples
 from polyshot.classifier.onnx_weights import shrink
-from polyshot.data.toy import DOMAINS, draw_one
 from polyshot.errors import PolyshotError, join_names
 from polyshot.models.foreign import first_line
 from polyshot.models.views import VIEWS, apply_view, normalise
@@ -42,8 +42,8 @@ IMAGES, PROBABILITIES, IS_NONE, NEARNESS = "images", "probabilities", "none", "n
 """Names of inputs (with a side length where there are several) and outputs."""
 ROOM = {False: 1e-4, True: 0.05}
 """How far a probability may lie from PyTorch's, in half precision or not."""
-MOST_CHECKED, AT_ONCE = 256, 16
-"""Images that a graph is checked on."""
+MOST_CHECKED, AT_ONCE, RANDOM = 256, 16, 20
+"""Images that a graph is checked on: examples, how many at once, and random ones instead."""
 RESIZE = {
     "mode": "RGB",
     "orientation": "as EXIF says",
@@ -51,8 +51,7 @@ RESIZE = {
     "crop": "the largest square in the middle",
     "filter": "bicubic, a = -0.5, as wide as the image shrinks (Pillow's BICUBIC)",
 }
-"""How an image becomes an input; ``PIL.ImageOps.fit(image, (side, side), BICUBIC)`` does the rest.
-"""
+"""How an image becomes an input: ``PIL.ImageOps.fit(image, (side, side), BICUBIC)`` at the end."""
 Pixels = Mapping[int, NDArray[np.uint8]]
 """By side length: images uint8 ``[n, 3, side, side]``."""
 
@@ -69,7 +68,7 @@ class Exported:
     images: int
     """How many ONNX Runtime and PyTorch were both asked about."""
     of: str
-    """What these were: ``examples`` or ``drawn images``."""
+    """What these were: ``examples`` or ``random images``."""
     difference: float
     """The largest between two probabilities."""
     same: float
@@ -87,7 +86,7 @@ def write_onnx(
 ) -> Exported:
     """Write what answers, which is on the CPU, as an ONNX file.
 
-    With `half` its networks compute in half precision. It is checked on the examples, or on drawn
+    With `half` its networks compute in half precision. It is checked on the examples, or on random
     images without them: nothing is written unless ONNX Runtime answers as PyTorch does.
     """
     onnx, runtime = _libraries()
@@ -321,11 +320,14 @@ def _checked_on(answering: Answering, examples: Examples | None) -> tuple[Pixels
     if examples is not None:
         rows = np.linspace(0, len(examples) - 1, min(len(examples), MOST_CHECKED)).astype(int)
         return {side: examples.images[side].pixels[rows] for side in sides}, "examples"
-    drawn = [(name, example) for name in DOMAINS for example in range(2)]
+    coarse = np.random.default_rng(0).integers(0, 256, (RANDOM, 6, 6, 3), dtype=np.uint8)
+    squares = {
+        side: [Image.fromarray(one).resize((side, side)) for one in coarse] for side in sides
+    }
     return {
-        side: np.stack([draw_one(name, 0, example, side, 0) for name, example in drawn])
-        for side in sides
-    }, "drawn images"
+        side: np.stack([np.asarray(one).transpose(2, 0, 1) for one in own])
+        for side, own in squares.items()
+    }, "random images"
 
 
 def _compared(session: Any, answering: Answering, pixels: Pixels) -> tuple[float, float]:
