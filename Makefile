@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 DEMO ?= demo
 
-.PHONY: demo test slow lint tables docs bench clean
+.PHONY: demo test slow lint tables docs bench dist dist-check browser-check clean
 
 # The main job: a tiny pool trained on embedded domains, tested on seen and unseen ones.
 demo: $(VENV)/.core
@@ -40,6 +40,21 @@ tables: $(VENV)/.core
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
+# The sdist and the wheel, as an index wants them.
+dist: $(VENV)/.dev
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+
+# The wheel in fresh environments outside of the checkout, without and with extras.
+dist-check: dist
+	$(BIN)/python tools/dist_check.py dist
+
+# The page of examples/browser in Chromium, which has to be there.
+browser-check: $(VENV)/.dev
+	npm install --prefix examples/browser --no-audit --no-fund --no-package-lock
+	$(BIN)/python -m pytest tests/test_browser.py
+
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/episodes.py
 	$(BIN)/python benchmarks/evaluate.py
@@ -64,4 +79,4 @@ $(VENV)/.bench: $(VENV)/.core
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(DEMO) site build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,15 +1,18 @@
 """The examples, run as a user runs them; a small pool stands in for the one that ships."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from polyshot.pool.default import VARIABLE
-from tests.helpers import random_pool, run_script
+from tests.helpers import picture, random_pool, run_script
 
 FOLDER = Path(__file__).parents[1] / "examples"
 QUICK = [
@@ -89,3 +92,33 @@ def test_evaluate_your_data(run: Callable[..., str], image_folder: Callable[...,
 def test_evaluate_an_example(run: Callable[..., str]) -> None:
     said = run("evaluate_your_data.py", "--episodes", 3)
     assert "support: tasks of 5 ways, 5 shots and 10 queries" in said
+
+
+def test_run_onnx(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    """It gives the labels that Polyshot gives, and imports nothing of it."""
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    root = image_folder()
+    paths = sorted(root.rglob("*.png"))
+    odd = Image.new("RGBA", (50, 40), (200, 30, 30, 100))
+    odd.save(tmp_path / "odd.png")
+    Image.fromarray(np.full((30, 44), 40_000, dtype=np.uint16)).save(tmp_path / "deep.png")
+    picture(7, (400, 300)).save(tmp_path / "large.jpg")
+    classifier = random_pool().classifier("base", "ridge", none_rate=0.2)
+    classifier.fit(paths, [path.parent.name for path in paths])
+    classifier.export(tmp_path / "pets.onnx")
+    asked = [*paths, *(tmp_path / name for name in ("odd.png", "deep.png", "large.jpg"))]
+    child = subprocess.run(
+        [sys.executable, FOLDER / "run_onnx.py", "pets.onnx", *asked],
+        cwd=tmp_path,
+        env={"PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr
+    labels = [line.split("\t")[1] for line in child.stdout.splitlines()]
+    assert labels == classifier.predict(asked).tolist()
+    script = (FOLDER / "run_onnx.py").read_text(encoding="utf-8")
+    wanted = re.findall(r"^(?:import|from) (\w+)", script, flags=re.M)
+    assert not {"torch", "polyshot"} & {*wanted}

@@ -3,6 +3,8 @@
 The public names are loaded when they are first used, so that ``import polyshot`` costs nothing.
 """
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -50,6 +52,10 @@ __all__ = [
     "import_source",
     "train",
 ]
+
+
+if sys.platform == "darwin":  # PyTorch asks when it is imported, so that it must be told before
+    os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
 
 
 def __getattr__(name: str) -> object:

@@ -23,7 +23,7 @@ from polyshot.data.table import Images
 from polyshot.errors import PolyshotError
 from polyshot.models.backbone import Snapshot, fused, state_hash
 from polyshot.models.views import MEAN, STD, Views, normalise, over_views
-from polyshot.util.device import bf16_on, in_parts
+from polyshot.util.device import bf16_on, for_device, in_parts
 from polyshot.util.files import digest, new_file, write_array
 from polyshot.util.progress import Progress
 
@@ -160,7 +160,7 @@ class Table:
         """Say how many images to embed at once; a network from elsewhere may enlarge them."""
         own = getattr(getattr(network, "config", None), "size", 0)
         side = max(self.side, own, USUAL)
-        return max(1, BATCH[self.device.type] * USUAL**2 // side**2)
+        return max(1, for_device(BATCH, self.device) * USUAL**2 // side**2)
 
     def _cached(self, network: nn.Module) -> Tensor:
         assert self.cache is not None

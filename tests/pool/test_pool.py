@@ -1,7 +1,7 @@
 import json
 import math
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import get_args
 
 import numpy as np
@@ -296,6 +296,19 @@ def test_names_that_cannot_be_files_are_refused() -> None:
     for name in paths:
         with pytest.raises(PolyshotError, match="a name that is no path is wanted"):
             check_domains([name])
+
+
+@pytest.mark.parametrize("name", ["con", "Aux", "nul", "com1.x", "LPT9", "a:b", "a*?", ".x", "x."])
+def test_names_that_other_systems_do_not_allow_are_escaped(tmp_path: Path, name: str) -> None:
+    """Windows knows devices by these names, whatever the ending, and forbids some letters."""
+    pool = random_pool()
+    pool.modulators = {name: pool.modulators["one"]}
+    pool.strengths, pool.scales, pool.selector = {name: 1.0}, pool.scales[:2], None
+    pool.save(tmp_path / "pool")
+    assert Pool.load(tmp_path / "pool").hash == pool.hash
+    (file,) = (tmp_path / "pool" / "modulators").iterdir()
+    assert not set(file.name) & set('<>:"/\\|?*') and not file.name.startswith(".")
+    assert not PureWindowsPath(file.name).is_reserved()
 
 
 def test_parts_that_do_not_belong_together_are_refused() -> None:

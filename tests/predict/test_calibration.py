@@ -9,7 +9,8 @@ import torch
 from polyshot.config import AdaptationConfig, Config, to_dict
 from polyshot.data.shapes import EpisodeShape
 from polyshot.pool.pool import Pool
-from polyshot.predict.predict import Adaptation, inverse_temperature, tempered
+from polyshot.predict.predict import Adaptation, fit_tasks, inverse_temperature
+from polyshot.predict.rules import rule
 from polyshot.tasks import Tasks
 from tests.helpers import SMALL, answers, keep_embeddings, random_pool, random_tasks, shared_pool
 
@@ -54,8 +55,11 @@ def test_all_but_heads_are_tempered(adaptation: str) -> None:
 def test_the_shots_of_the_scales_change_nothing() -> None:
     assert inverse_temperature(shared_pool(), torch.tensor([5.0])).item() == 1
     assert inverse_temperature(trained_on(2), torch.tensor([2.0])).item() == 1
-    chances = torch.rand(2, 3).softmax(-1)
-    assert tempered(chances, torch.ones(2)) is chances
+    given = random_tasks(shot=2, queries=2)
+    for shots, stays in ((2, True), (5, False)):
+        pool = trained_on(shots)
+        fitted = fit_tasks(pool, given, [rule("auto", pool)])
+        assert (fitted.factor is None) == stays, "answers stay as they are, to the bit"
 
 
 def test_it_rises_with_the_images_and_has_an_end() -> None:

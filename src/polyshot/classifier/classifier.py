@@ -18,6 +18,7 @@ from polyshot.classifier.estimate import Label
 from polyshot.classifier.estimator import Estimator, Pools
 from polyshot.classifier.examples import Examples, names_of
 from polyshot.classifier.inputs import check_labels, embedding_length, find_classes
+from polyshot.classifier.onnx import Exported, write_onnx
 from polyshot.classifier.saved import OPTIONS, Saved
 from polyshot.classifier.steps import StepByStep
 from polyshot.data.images import Images
@@ -171,6 +172,21 @@ class FewShotClassifier(StepByStep, Estimator):
         new name of one that its library loads (``timm:...``), which `download` allows to fetch.
         """
         return cls._of(saved.read(Path(path), device, backbone, download))
+
+    def export(self, path: Path | str, half: bool = False) -> Exported:
+        """Write the classifier as an ONNX file, for programs without Polyshot or PyTorch.
+
+        It takes images uint8 ``[n, side, side, 3]`` and gives probabilities ``[n, classes]``; what
+        else is in it, and how it is used, is in docs/export.md. With `half` its networks compute in
+        half precision. It is written only where ONNX Runtime answers as PyTorch does: how far they
+        lie apart on the examples (or on drawn images, where none were kept) is returned.
+        """
+        self._check_fitted()
+        own: FewShotClassifier = self
+        if self._answering.pools[0].device.type != "cpu":
+            own = type(self).__new__(type(self))
+            own.__setstate__(self.__getstate__())  # what a pickle holds is on the CPU
+        return write_onnx(own._answering, own._examples, Path(path), half)
 
     def _saved(self, examples: bool) -> Saved:
         self._check_fitted()

@@ -14,6 +14,7 @@ from polyshot.cli import train as training
 from polyshot.cli.classify import classify, example, fit
 from polyshot.cli.data import data
 from polyshot.cli.evaluate import evaluate
+from polyshot.cli.export import export
 from polyshot.cli.keep import check, correct, suggest
 from polyshot.cli.pool import pools
 from polyshot.errors import PolyshotError
@@ -28,7 +29,7 @@ app = typer.Typer(
 app.add_typer(data, name="data")
 app.add_typer(pools, name="pool")
 for command in (
-    *(example, fit, classify, check, correct, suggest, evaluate),
+    *(example, fit, classify, check, correct, suggest, export, evaluate),
     *(training.demo, training.train, training.info, training.card),
     *(experiments.methods, experiments.tune, experiments.reproduce, experiments.report),
 ):

@@ -101,7 +101,7 @@ def _version(name: str) -> str | None:
 def _hardware() -> list[Check]:
     import torch
 
-    from polyshot.util.device import cores
+    from polyshot.util.device import cores, mps_works
 
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     checks = [Check("cores", "ok", str(cores())), _memory()]
@@ -111,6 +111,11 @@ def _hardware() -> list[Check]:
         gpu = torch.cuda.get_device_properties(0)
         checks.append(Check("GPU", "ok", f"{gpu.name}, {gpu.total_memory / 2**30:,.0f} GiB"))
         devices.append("cuda")
+    elif mps_works():
+        checks.append(Check("GPU", "ok", "Apple's (mps)"))
+    elif torch.backends.mps.is_available():
+        lacks = "Apple's (mps) lacks operations in this PyTorch: the CPU is used"
+        checks.append(Check("GPU", "note", lacks))
     else:
         none = "none: training runs on the CPU, in minutes with 'tiny'"
         checks.append(Check("GPU", "note", none))

@@ -8,7 +8,7 @@ EpisodeSeed = Annotated[int, Option(help="Another seed, other episodes.")]
 ShareGroups = Annotated[bool, Option("--share-groups", help="Let support and query share a group.")]
 DropSmall = Annotated[bool, Option("--drop-small", help="Leave out classes that are too small.")]
 Preset = Annotated[str, Option(help="tiny (minutes on two cores), paper, or strong.")]
-Device = Annotated[str | None, Option(help="cpu or cuda; the GPU where there is one.")]
+Device = Annotated[str | None, Option(help="cpu, cuda or mps; the GPU where there is one.")]
 PoolName = Annotated[
     str,
     Option(

@@ -1,4 +1,4 @@
-"""Commands that change pools: add a domain, remove one, list them, merge two pools."""
+"""Commands for pools: add a domain, remove one, list them, merge two, publish one."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +9,9 @@ from typer import Argument, Option
 from polyshot.cli.options import Device
 from polyshot.pool.default import NAME
 
-pools = typer.Typer(help="Let pools grow: add, remove, list, merge.", no_args_is_help=True)
+pools = typer.Typer(
+    help="Let pools grow: add, remove, list, merge; publish them.", no_args_is_help=True
+)
 
 PoolPath = Annotated[
     str,
@@ -132,6 +134,41 @@ def merge(
         joint = join(pair[0], pair[1], not no_selector, report)
     joint.save(out)
     typer.echo(f"wrote {out}: {len(joint.members)} members, hash {joint.hash[:12]}")
+
+
+@pools.command()
+def publish(
+    pool: PoolPath,
+    out: Annotated[Path, Option(help="Folder to make, which can be uploaded as it is.")],
+    results: Annotated[
+        list[Path] | None, Option(help="Results of 'evaluate' or 'reproduce'; may be repeated.")
+    ] = None,
+    packs: Annotated[
+        Path | None, Option(help="The sources' packs, to describe the data by.")
+    ] = None,
+    licence: Annotated[
+        str | None, Option(help="Of the weights, as the Hub calls it: apache-2.0, cc-by-4.0, ...")
+    ] = None,
+    precision: Annotated[str, Option(help="Of the weights: full, half, eight or six.")] = "full",
+) -> None:
+    """Write a pool with its card in the layout of the Hugging Face Hub; nothing is uploaded.
+
+    Example: polyshot pool publish default --out hub --licence apache-2.0 --precision six
+    """
+    from polyshot.data.pack import open_packs
+    from polyshot.evaluation.results import read_results
+    from polyshot.experiments.card import card_of
+    from polyshot.pool.default import check_not_shipped, pool_path
+    from polyshot.pool.pool import Pool
+
+    check_not_shipped(out)
+    folder = pool_path(pool)
+    measured = [result for file in results or [] for result in read_results(file)]
+    text = card_of(folder, measured, open_packs(packs) if packs else [])
+    loaded = Pool.load(folder)
+    loaded.save_pretrained(out, precision, text, licence)  # type: ignore[arg-type]
+    typer.echo(f"wrote {out}: {len(loaded.members)} members, hash {loaded.hash[:12]}")
+    typer.echo(f"hf upload <you>/<name> {out}")
 
 
 def _folders(pool: str, out: Path | None) -> tuple[Path, Path]:

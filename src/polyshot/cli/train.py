@@ -108,17 +108,12 @@ def card(
     """
     from polyshot.data.pack import open_packs
     from polyshot.evaluation.results import read_results
-    from polyshot.experiments.card import card as describe
+    from polyshot.experiments.card import card_of
     from polyshot.experiments.report.pages import write_file
-    from polyshot.pool.default import CARD, pool_path
-    from polyshot.pool.pool import Pool
+    from polyshot.pool.default import pool_path
 
-    folder = pool_path(pool)
-    if (folder / CARD).is_file() and not (results or packs):
-        text = (folder / CARD).read_text(encoding="utf-8")
-    else:
-        measured = [result for file in results or [] for result in read_results(file)]
-        text = describe(Pool.load(folder), measured, open_packs(packs) if packs else [])
+    measured = [result for file in results or [] for result in read_results(file)]
+    text = card_of(pool_path(pool), measured, open_packs(packs) if packs else [])
     if out is None:
         typer.echo(text, nl=False)
         return

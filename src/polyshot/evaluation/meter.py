@@ -30,6 +30,7 @@ from polyshot.predict.predict import Answers
 from polyshot.tasks import Tasks
 from polyshot.training.folder import device_name
 from polyshot.training.training_run import TrainingRun
+from polyshot.util.device import for_device
 
 TIMED = {"cpu": 4, "cuda": 64}
 """Episodes whose solving is timed."""
@@ -115,7 +116,7 @@ class Meter:
     def _time(self, target: Target, shape: EpisodeShape, adaptation: str) -> float:
         key = shape, adaptation
         if key not in self._seconds:
-            count = min(target.episodes, TIMED[self.world.device.type])
+            count = min(target.episodes, for_device(TIMED, self.world.device))
             passes, alone = self.fitted.passes(shape, adaptation), target.alone(shape, count)
             self._seconds[key] = _time_alone(self.fitted, alone, adaptation, passes)
         return self._seconds[key]

@@ -6,6 +6,7 @@ The card says what a pool was made of, how well it does, where it fails, how to 
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from polyshot.config import from_dict, on_backbone, preset, to_dict
@@ -20,6 +21,7 @@ from polyshot.experiments.report.tables import classes_in_words, method_order, s
 from polyshot.models.backbone import parameter_count
 from polyshot.models.resnet import OURS
 from polyshot.models.views import VIEWS
+from polyshot.pool.default import CARD
 from polyshot.pool.pool import Pool
 from polyshot.training.edit import listing
 from polyshot.util import __version__
@@ -56,6 +58,13 @@ def card(pool: Pool, results: Sequence[Result] = (), packs: Sequence[Pack] = ())
         remake=_remake(pool),
         **_accuracies(pool, results),
     )
+
+
+def card_of(folder: Path, results: Sequence[Result] = (), packs: Sequence[Pack] = ()) -> str:
+    """Return the card that lies with a pool, or write one, with what is known besides."""
+    if (folder / CARD).is_file() and not (results or packs):
+        return (folder / CARD).read_text(encoding="utf-8")
+    return card(Pool.load(folder), results, packs)
 
 
 def _kind(pack: Pack | None) -> str:

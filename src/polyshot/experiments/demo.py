@@ -122,7 +122,7 @@ def _raw_pixels(pack: Pack, baseline: Result) -> Result:
         query = pixels[episodes.query].flatten(1, 2)  # [E, way * queries, d]
         logits = prototype_logits(query, prototypes(pixels[episodes.support]))
         labels = torch.arange(shape.way).repeat_interleave(shape.queries)
-        accuracies += (logits.argmax(2) == labels).double().mean(1).tolist()
+        accuracies += (logits.argmax(2) == labels).cpu().double().mean(1).tolist()
     mean, half_width = interval(accuracies)
     return replace(
         baseline,

@@ -26,7 +26,7 @@ from polyshot.tasks import Tasks
 from polyshot.training.episodic import EpisodeBatch, Learner
 from polyshot.training.step import Group
 from polyshot.training.training_run import TrainingRun
-from polyshot.util.device import seeded
+from polyshot.util.device import for_device, seeded
 
 ATTENTION_DROPOUT, OUTPUT_DROPOUT = 0.1, 0.5
 LR_FACTOR = 10.0
@@ -134,7 +134,7 @@ class FeatLearner(Learner):
     def in_parts(self, tasks: Tasks, vectors: int, logits: Callable[..., Tensor]) -> Tensor:
         """Classify a few tasks at a time, each query with so many vectors of its own: [E, Q, W]."""
         floats = tasks.query.shape[1] * vectors * self.base.config.dim  # of one task
-        size = FLOATS[tasks.device.type] // floats
+        size = for_device(FLOATS, tasks.device) // floats
         return in_parts(tasks, size, lambda part: logits(*part.embedded(self.base), part.mask))
 
 

@@ -37,7 +37,7 @@ from polyshot.training.episodic import EpisodeBatch, Learner
 from polyshot.training.step import Group
 from polyshot.training.training_run import TrainingRun
 from polyshot.training.validation import accuracy
-from polyshot.util.device import bf16_on, seeded
+from polyshot.util.device import bf16_on, for_device, seeded
 
 MOST_HIDDEN = 128
 """Widest hidden layer: one as wide as the convolution would hold as much as the base itself."""
@@ -193,7 +193,7 @@ class TadamLearner(Learner):
             classifiers = fit_classifiers(support, part.mask, self.metric, scale, kind, head)
             return classifiers.logits(query).mT
 
-        return in_parts(tasks, BATCH[tasks.device.type] // images, logits)
+        return in_parts(tasks, for_device(BATCH, tasks.device) // images, logits)
 
     def probabilities(self, tasks: Tasks) -> Tensor:
         """Classify the first episodes by prototypes: [E, Q, W]."""

@@ -70,7 +70,7 @@ def apply_view(images: Tensor, view: View) -> Tensor:
     flat = images.flatten(0, -4)
     side, room = view.side, 1 - view.side
     rows = [[side, 0.0, view.right * room], [0.0, side, view.down * room]]
-    affine = torch.tensor(rows, device=flat.device).expand(len(flat), 2, 3)
+    affine = torch.tensor(rows, device=flat.device).expand(flat.shape[0], 2, 3)
     grid = F.affine_grid(affine, list(flat.shape), align_corners=False)
     moved = F.grid_sample(flat, grid, padding_mode="reflection", align_corners=False)
     return moved.view(images.shape)

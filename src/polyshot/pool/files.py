@@ -33,7 +33,7 @@ from polyshot.pool.precision import Precision, from_stored, to_exact, to_stored
 from polyshot.pool.statistics import from_tensors, to_tensors
 from polyshot.util import __version__, checks
 from polyshot.util.checks import Name, Range, Sha256
-from polyshot.util.files import new_folder, tensor_bytes, write_bytes, write_json
+from polyshot.util.files import new_folder, tensor_bytes, write_bytes, write_json, write_text
 
 if TYPE_CHECKING:
     from polyshot.pool.pool import Pool
@@ -51,11 +51,19 @@ STATISTICS_FILE = "task_statistics.safetensors"
 BESIDE: dict[str, Precision] = {"selector": "half", "urt": "six", "statistics": "eight"}
 """Of what stands beside the networks in a pool of six bits; in the others it is as it was made."""
 
+DEVICES = {
+    *("con", "prn", "aux", "nul"),
+    *(f"{port}{number}" for port in ("com", "lpt") for number in range(10)),
+}
+"""Names that no file may have on Windows, whatever its ending."""
+
 Width = Annotated[int, Range(1, 32768)]
 
 
-def write_pool(pool: "Pool", path: Path, precision: Precision) -> None:
-    """Write a pool as a folder; replaces a pool and nothing else."""
+def write_pool(
+    pool: "Pool", path: Path, precision: Precision, texts: Mapping[str, str] | None = None
+) -> None:
+    """Write a pool as a folder, with some texts by name; replaces a pool and nothing else."""
     if precision not in get_args(Precision):
         raise unknown("precision", precision, get_args(Precision))
     as_made: dict[str, Precision] = dict.fromkeys(BESIDE, "full")
@@ -107,6 +115,8 @@ def write_pool(pool: "Pool", path: Path, precision: Precision) -> None:
             data = tensor_bytes(tensors, {"format": "pt"})
             hashes[name] = hashlib.sha256(data).hexdigest()
             write_bytes(partial / name, data)
+        for name, text in (texts or {}).items():
+            write_text(partial / name, text)
         write_json(partial / "pool.json", about | {"files": hashes})
 
 
@@ -313,8 +323,10 @@ def _named_base(path: Path, config: ForeignConfig, download: bool, give: str) ->
 def modulator_file(domain: str) -> str:
     """Name the file of a domain's modulator: whatever the domain is called, inside the folder."""
     name = quote(domain, safe=" ")
-    if name.startswith("."):  # neither hidden nor the folder above
-        name = f"%2E{name[1:]}"
+    if name.startswith(".") or name.partition(".")[0].strip().lower() in DEVICES:
+        name = (
+            f"%{ord(name[0]):02X}{name[1:]}"  # neither hidden, nor the folder above, nor a device
+        )
     if not name or len(name) > checks.LONGEST_NAME:  # escapes included
         raise PolyshotError(f"'{domain[:40]}' is no name for a domain: it is empty or too long.")
     return f"modulators/{name}.safetensors"

@@ -42,6 +42,7 @@ from polyshot.models.views import MEAN, STD, Views, check_views
 from polyshot.pool.default import default_pool, pool_path
 from polyshot.pool.files import check_domains, pickled, read_pool, unpickled, write_pool
 from polyshot.pool.precision import Precision
+from polyshot.pool.pretrained import find_pretrained, write_pretrained
 from polyshot.pool.statistics import SourceTasks, check_statistics
 from polyshot.tasks import MAKING, Pixels, Table, for_prediction
 from polyshot.util.files import digest
@@ -314,6 +315,36 @@ class Pool:
         modulators of strength 0.
         """
         write_pool(self, Path(path), precision)
+
+    def save_pretrained(
+        self,
+        folder: Path | str,
+        precision: Precision = "full",
+        card: str | None = None,
+        licence: str | None = None,
+    ) -> None:
+        """Write the pool in the layout of the Hugging Face Hub, ready to be uploaded.
+
+        That is `save` with a README.md: what the Hub reads (`licence`, such as ``apache-2.0``,
+        tags, datasets, what was measured), then the card, a text such as `polyshot card` makes.
+        """
+        write_pretrained(self, Path(folder), precision, card, licence)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: Path | str,
+        device: torch.device | str = "cpu",
+        network: Any = None,
+        revision: str | None = None,
+        download: bool = False,
+    ) -> "Pool":
+        """Load a pool of the Hugging Face Hub by its id, or from a folder.
+
+        An id needs the extra ``[hub]``. `download` allows to fetch it, and a base that it names;
+        without, it has to be in the Hub's local cache. `revision` is a branch, a tag or a commit.
+        """
+        return cls.load(find_pretrained(name, revision, download), device, network, download)
 
     @classmethod
     def default(cls, device: torch.device | str = "cpu") -> "Pool":

@@ -21,6 +21,7 @@ from polyshot.predict.predict import Answers, FittedTasks, fit_tasks, predict_ta
 from polyshot.predict.readout import fit_classifiers
 from polyshot.predict.rules import Rule, rule
 from polyshot.tasks import Queries, Tasks
+from polyshot.util.device import for_device
 from polyshot.util.progress import Progress
 
 AUTO = "auto"
@@ -61,7 +62,7 @@ def chosen(pool: Pool, tasks: Tasks, adaptation: str) -> str:
     """Say which adaptation `auto` is for a pool and tasks; others stay as they are."""
     if adaptation != AUTO:
         return adaptation
-    few = int(tasks.present.sum()) <= TSA_IMAGES[pool.device.type] * len(tasks)
+    few = int(tasks.present.sum()) <= for_device(TSA_IMAGES, pool.device) * len(tasks)
     enough = tasks.shot >= pool.adaptation.least_shots  # of the largest class
     # A network of 224 pixels takes minutes to learn without a GPU.
     quick = isinstance(pool.config, ResNetConfig) or pool.device.type != "cpu"

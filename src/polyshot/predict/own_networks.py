@@ -19,7 +19,7 @@ from polyshot.models.views import Views
 from polyshot.pool.pool import Pool
 from polyshot.predict.readout import TaskClassifiers, fit_classifiers
 from polyshot.tasks import Queries, Tasks, embed, for_prediction
-from polyshot.util.device import bf16_on
+from polyshot.util.device import bf16_on, for_device
 
 AT_ONCE = {"cpu": 4, "cuda": 100}
 """Tasks of 5-way 5-shot that are learned side by side at most; more gain nothing."""
@@ -150,7 +150,7 @@ def support_embeddings(networks: OwnNetworks, tasks: Tasks) -> Tensor:
 def tasks_at_once(base: nn.Module, images: int, side: int, device: torch.device) -> int:
     """Return how many tasks of so many support images [3, side, side] to learn side by side."""
     images = max(images, 12)  # below a dozen the networks themselves fill the memory
-    most = AT_ONCE[device.type] * 25 // images
+    most = for_device(AT_ONCE, device) * 25 // images
     weights = sum(site.inputs * site.outputs for site in sites_of(base) if site.takes_maps)
     a_task = images * bytes_an_image(base, side, device) + 4 * COPIES * weights
     return max(1, min(most, free_memory(device) // a_task))

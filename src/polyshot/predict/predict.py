@@ -16,6 +16,7 @@ inverse temperature changes how sure answers are, and no answer.
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -209,6 +210,9 @@ class FittedTasks:
             assert plain is not None
             return plain
         logits = [each.logits(queries).mT for each in networks]  # [k, Q, W] each
+        if all(len(each.rows) == self.tasks for each in networks):  # as of a single task
+            factor = networks[-1].inverse_temperature[:, None, None]
+            return mixed_answers(sum(logits[1:], logits[0]) / len(logits), plain, share, factor)
         total = logits[0].new_zeros(self.tasks, *logits[0].shape[1:])
         count, factor = total.new_zeros(self.tasks), total.new_ones(self.tasks)
         for each, own in zip(networks, logits, strict=True):
@@ -228,14 +232,13 @@ class FittedTasks:
         total: dict[int, Tensor] = {}  # of each rule [E, W, Q], ways first
         scales: dict[int, Tensor] = {}
         shares = torch.stack(self.weights)  # [R, E, M]
-        asks = shares.any(1).tolist()  # told on the CPU: nobody waits for a GPU here
         shares = shares.to(queries.query.device)
         for member, (network, rows, classifiers) in self.members.items():
             scores = classifiers.scores(queries.query_of(network, rows))
             places = torch.arange(self.tasks, device=scores.device) if rows is None else rows
             likely: Tensor | None = None
             for i, mixes in enumerate(self.mixes):
-                if i in self.blends or not asks[i][member]:
+                if i in self.blends or not self._asks[i][member]:
                     continue
                 own = shares[i, places, member].to(scores)  # [rows]
                 part = scores
@@ -243,11 +246,8 @@ class FittedTasks:
                     if likely is None:
                         likely = torch.softmax(scores * classifiers.scale[:, None, None], 1)
                     part = likely
-                if i not in total:
-                    total[i] = scores.new_zeros(self.tasks, *scores.shape[1:])
-                    scales[i] = scores.new_zeros(self.tasks)
-                total[i].index_add_(0, places, part * own[:, None, None])
-                scales[i].index_add_(0, places, own * classifiers.scale)
+                total[i] = self._added(total.get(i), part * own[:, None, None], rows)
+                scales[i] = self._added(scales.get(i), own * classifiers.scale, rows)
         answers = []
         for i, mixes in enumerate(self.mixes):
             if i in self.blends:
@@ -257,6 +257,20 @@ class FittedTasks:
             else:
                 answers.append(torch.softmax(total[i] * scales[i][:, None, None], 1))
         return torch.stack(answers).mT
+
+    def _added(self, total: Tensor | None, part: Tensor, rows: Tensor | None) -> Tensor:
+        """Add what is of some tasks [k, ...], None: of all, to the total of all [E, ...]."""
+        if rows is None:
+            return part if total is None else total + part
+        if total is None:
+            total = part.new_zeros(self.tasks, *part.shape[1:])
+        return total.index_add(0, rows, part)
+
+    @cached_property
+    def _asks(self) -> list[list[bool]]:
+        """Whether a rule asks a member, ``[R, M]``; told on the CPU: nobody waits for a GPU."""
+        asks: list[list[bool]] = torch.stack(self.weights).any(1).tolist()
+        return asks
 
     @property
     def adapted(self) -> bool:
@@ -305,7 +319,8 @@ class FittedTasks:
 
 def _factor(pool: Pool, tasks: Tasks, adaptation: str) -> Tensor | None:
     """Say how sure answers may be that an adaptation on embeddings gives: ``[E]``, or as it is."""
-    return None if adaptation in UNTEMPERED else inverse_temperature(pool, tasks.shots)
+    factor = inverse_temperature(pool, tasks.shots)
+    return None if adaptation in UNTEMPERED or bool((factor == 1).all()) else factor
 
 
 def inverse_temperature(pool: Pool, shots: Tensor) -> Tensor:
@@ -318,8 +333,6 @@ def inverse_temperature(pool: Pool, shots: Tensor) -> Tensor:
 
 def tempered(probabilities: Tensor, factor: Tensor) -> Tensor:
     """Raise probabilities ``[..., W]`` to a power; `factor` fits the axes before W."""
-    if bool((factor == 1).all()):
-        return probabilities
     return torch.softmax(factor.unsqueeze(-1) * probabilities.clamp(min=1e-30).log(), -1)
 
 

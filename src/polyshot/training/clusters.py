@@ -135,7 +135,7 @@ def class_means(base: Backbone, images: Images, source: int, classes: Sequence[i
     ids = [np.flatnonzero(labels == each)[:PER_CLASS] for each in classes]
     places = images.places(source, torch.from_numpy(np.concatenate(ids)))
     table = Table(images.taker(places), len(places), images.device, frozen=False)
-    embeddings = F.normalize(table.embed(base).double().cpu(), dim=1)
+    embeddings = F.normalize(table.embed(base).cpu().double(), dim=1)
     parts = torch.split(embeddings, [len(each) for each in ids])
     return F.normalize(torch.stack([part.mean(0) for part in parts]), dim=1)
 

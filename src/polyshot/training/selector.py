@@ -177,7 +177,9 @@ def fit_scale(logits: Sequence[Tensor]) -> float:
     """
 
     def score(scale: float) -> float:
-        return sum(float(log_likelihood(scale * each).sum(dtype=torch.float64)) for each in logits)
+        return sum(
+            float(log_likelihood(scale * each).cpu().sum(dtype=torch.float64)) for each in logits
+        )
 
     spread = max(float(torch.cat([each.flatten() for each in logits]).std()), 1e-12)
     best, step = 1 / spread, 10.0 ** (1 / 3)

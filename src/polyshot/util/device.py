@@ -7,11 +7,13 @@ import shutil
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyshot.errors import PolyshotError
@@ -19,21 +21,69 @@ from polyshot.util import counter_rng
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 Done = TypeVar("Done")
+Value = TypeVar("Value")
 
 
 def best_device(wanted: str | None = None) -> torch.device:
-    """Return the device asked for, or the GPU where there is one."""
+    """Return the device asked for, or the GPU where there is one that does what is needed."""
     there = torch.cuda.is_available()
     if wanted is None:
-        return torch.device("cuda" if there else "cpu")
+        return torch.device("cuda" if there else "mps" if mps_works() else "cpu")
     try:
         device = torch.device(wanted)
     except RuntimeError:
-        raise PolyshotError(f"There is no kind of device '{wanted}': try cpu or cuda.") from None
-    count = torch.cuda.device_count() if there else 0
-    if device.type != "cpu" and not (device.type == "cuda" and (device.index or 0) < count):
+        kinds = "cpu, cuda or mps"
+        raise PolyshotError(f"There is no kind of device '{wanted}': try {kinds}.") from None
+    counts = {"cpu": 1, "cuda": torch.cuda.device_count() if there else 0}
+    counts["mps"] = int(torch.backends.mps.is_available())
+    if (device.index or 0) >= counts.get(device.type, 0):
         raise PolyshotError(f"There is no device '{wanted}' that PyTorch can use here: try cpu.")
     return device
+
+
+@cache
+def mps_works() -> bool:
+    """Try what answering and learning need on Apple's GPU; False where it is not there.
+
+    PyTorch implements most of its operations there, and takes others to the CPU where it was told
+    so before it was imported (`polyshot/__init__.py`). What fails or differs from the CPU's answer
+    stays on the CPU.
+    """
+    if not torch.backends.mps.is_available():
+        return False
+    try:
+        found, expected = _probe(torch.device("mps")), _probe(torch.device("cpu"))
+    except (NotImplementedError, RuntimeError, TypeError):  # TypeError: of float64
+        return False
+    return all(
+        torch.allclose(a, b, atol=1e-3, rtol=1e-3) for a, b in zip(found, expected, strict=True)
+    )
+
+
+def _probe(device: torch.device) -> list[Tensor]:
+    """Run the less usual operations of views, `ridge` and `tsa`, on numbers that are the same."""
+    numbers = counter_rng.uniform(counter_rng.key("probe"), torch.arange(2), 3 * 8 * 8)
+    images = numbers.T.reshape(2, 3, 8, 8).contiguous().to(device)
+    images = images.contiguous(memory_format=torch.channels_last).requires_grad_()
+    grid = F.affine_grid(
+        torch.tensor([[0.8, 0, 0.2], [0, 0.8, -0.2]]).expand(2, 2, 3),
+        [2, 3, 8, 8],
+        align_corners=False,
+    ).to(device)
+    seen = F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
+    small = F.interpolate(seen, (6, 6), mode="bilinear", antialias=True)
+    kernel = torch.linspace(-1, 1, 4 * 27, device=device).view(4, 3, 3, 3)
+    rows = F.conv2d(small, kernel, stride=2, padding=1).flatten(1)  # [2, 36]
+    system = rows @ rows.mT + torch.eye(2, device=device)
+    solved = torch.cholesky_solve(rows, torch.linalg.cholesky(system))
+    (slope,) = torch.autograd.grad(rows.square().sum(), images)
+    placed = torch.zeros_like(solved).index_add_(0, torch.tensor([1, 0], device=device), solved)
+    return [each.detach().cpu() for each in (solved, slope, placed.kthvalue(3).values)]
+
+
+def for_device(values: Mapping[str, Value], device: torch.device) -> Value:
+    """Look up what suits a kind of device; one that nobody measured on is treated as a CPU."""
+    return values.get(device.type, values["cpu"])
 
 
 def cores() -> int:

@@ -16,6 +16,7 @@ from torch import Tensor
 from polyshot.config import AdaptationConfig
 from polyshot.predict.adapt.learn import Learned, learn_tasks
 from polyshot.tasks import pick
+from polyshot.util.device import for_device
 
 LR_FACTOR = 2.0
 """Learning rate of a map, in those of a modulator."""
@@ -34,7 +35,7 @@ class Maps:
 
     def at_once(self, images: int) -> int:
         """Return how many tasks to learn side by side."""
-        return max(1, AT_ONCE[self.support.device.type] // self.support.shape[-1] ** 2)
+        return max(1, for_device(AT_ONCE, self.support.device) // self.support.shape[-1] ** 2)
 
     def start(self, rows: Tensor) -> list[Tensor]:
         """Return identities ``[k, d, d]``."""
