@@ -123,9 +123,11 @@ def test_names_are_never_paths(api: Api, tmp_path: Path) -> None:
 def bomb() -> bytes:
     """A PNG that claims 30,000 x 30,000 pixels."""
     head = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0)
-    chunk = b"IHDR" + head
-    made = struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
-    return b"\x89PNG\r\n\x1a\n" + made
+    made = b"\x89PNG\r\n\x1a\n"
+    for chunk in (b"IHDR" + head, b"IDAT" + zlib.compress(bytes(1000))):
+        length, check = struct.pack(">I", len(chunk) - 4), struct.pack(">I", zlib.crc32(chunk))
+        made += length + chunk + check
+    return made
 
 
 @pytest.mark.parametrize(

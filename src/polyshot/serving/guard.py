@@ -58,9 +58,15 @@ class Guard:
             await self.app(scope, receive, send)
             return
         began = time.perf_counter()
+        refused: list[RefusedError] = []
+        started = False
 
         async def answer(message: Message) -> None:
+            nonlocal started
+            if refused and not started:  # frameworks have words of their own for a body that fails
+                return
             if message["type"] == "http.response.start":
+                started = True
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
@@ -76,11 +82,15 @@ class Guard:
             self._check(scope, headers)
             if takes_body and self._uploads > self.limits.uploads:
                 raise RefusedError(429, "Many requests are worked on: ask again later.")
-            await self.app(scope, self._limited(receive), answer)
-        except RefusedError as refused:
-            response = JSONResponse({"detail": refused.sentence}, refused.status)
-            await response(scope, receive, answer)
+            await self.app(scope, self._limited(receive, refused), answer)
+        except RefusedError as error:
+            refused.append(error)
         finally:
+            if refused and not started:
+                first = refused[0]
+                refused.clear()
+                response = JSONResponse({"detail": first.sentence}, first.status)
+                await response(scope, receive, answer)
             self._uploads -= takes_body
             self.metrics.add("request_seconds_total", time.perf_counter() - began)
 
@@ -130,8 +140,8 @@ class Guard:
         most = self.limits.request_bytes >> 20
         return RefusedError(413, f"A request has at most {most} MiB: send fewer images at once.")
 
-    def _limited(self, receive: Receive) -> Receive:
-        """Count a body while it comes, and wait for it only so long."""
+    def _limited(self, receive: Receive, refused: list[RefusedError]) -> Receive:
+        """Count a body while it comes, and wait for it only so long; notes what it refuses."""
         seen, more = 0, True
 
         async def receive_some() -> Message:
@@ -147,7 +157,8 @@ class Guard:
             seen += len(message.get("body", b""))
             more = bool(message.get("more_body", False))
             if seen > self.limits.request_bytes:
-                raise self._too_large()
+                refused.append(self._too_large())
+                raise refused[0]
             return message
 
         return receive_some

@@ -45,7 +45,7 @@ def serve(
         service = Service(folder, make)
         try:
             project = None if model is None else import_model(service, model)
-            bound = _bound(host, port)
+            bound = listen_on(host, port)
         except BaseException:
             service.close()
             raise
@@ -78,12 +78,14 @@ def check_address(host: str, token: str | None) -> None:
         )
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def listen_on(host: str, port: int) -> socket.socket:
+    """Take an address: whoever connects from now on is answered, if later."""
     try:
         family = socket.AF_INET6 if _is_six(host) else socket.AF_INET
         made = socket.socket(family, socket.SOCK_STREAM)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
+        made.listen(256)
     except OSError as error:
         raise PolyshotError(
             f"{host}:{port} cannot be listened on ({error.strerror or error}): name another --port."

@@ -55,6 +55,17 @@ class ClassInfo(BaseModel):
     examples: int
 
 
+class JobInfo(BaseModel):
+    """How far a fit is."""
+
+    number: int
+    state: Literal["waiting", "running", "done", "failed", "cancelled"]
+    step: str
+    done: int
+    total: int
+    message: str
+
+
 class ProjectInfo(BaseModel):
     """A project."""
 
@@ -67,6 +78,8 @@ class ProjectInfo(BaseModel):
     unlabelled: int
     fitted: dict[str, Any] | None
     """What the last fit found out; `fitted.version` is of the examples that it learned from."""
+    job: JobInfo | None
+    """The latest fit since the service was started."""
 
 
 class ImageInfo(BaseModel):
@@ -89,17 +102,6 @@ class Uploaded(BaseModel):
 
     images: list[ImageInfo]
     refused: list[Refusal]
-
-
-class JobInfo(BaseModel):
-    """How far a fit is."""
-
-    number: int
-    state: Literal["waiting", "running", "done", "failed", "cancelled"]
-    step: str
-    done: int
-    total: int
-    message: str
 
 
 class AnswerInfo(BaseModel):

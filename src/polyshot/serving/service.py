@@ -4,7 +4,7 @@ import asyncio
 import csv
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from polyshot.serving.learning import Learner
 from polyshot.serving.limits import Limits, RefusedError
 from polyshot.serving.metrics import Metrics
 from polyshot.serving.records import Kept, Project
-from polyshot.serving.schemas import AnswerInfo, ClassInfo, ProjectInfo
+from polyshot.serving.schemas import AnswerInfo, ClassInfo, JobInfo, ProjectInfo
 from polyshot.serving.store import Store
 from polyshot.serving.uploads import Upload
 
@@ -60,6 +60,7 @@ class Service:
     def about(self, project: Project) -> ProjectInfo:
         """Describe a project."""
         labelled, unlabelled = self.store.counts(project.id)
+        job = self.learner.find(project.id)
         return ProjectInfo(
             id=project.id,
             name=project.name,
@@ -71,6 +72,7 @@ class Service:
             labelled=labelled,
             unlabelled=unlabelled,
             fitted=self.learner.report(project.id),
+            job=None if job is None else JobInfo(**asdict(job)),
         )
 
     def delete(self, project: str) -> None:
