@@ -191,11 +191,15 @@ def test_a_mislabelled_example_and_a_narrow_page(browser: Any, tmp_path: Path) -
 def test_screenshots(browser: Any, tmp_path: Path) -> None:
     """The page as a user sees it, on drawn images and the default pool."""
     assert SHOTS is not None
-    made = draw_example(tmp_path / "example", "flowers", 4, 6, 3, 0)
+    made = draw_example(tmp_path / "example", "flowers", 4, 5, 3, 1)
     pools, _ = load_pools("default")
-    folders = sorted(folder for folder in made.support.iterdir() if folder.is_dir())
+    drawn = sorted(folder for folder in made.support.iterdir() if folder.is_dir())
+    names = ("aster", "campion", "poppy", "squill")
+    folders = [each.rename(each.with_name(new)) for each, new in zip(drawn, names, strict=True)]
+    odd = sorted(folders[1].iterdir())[0]
+    odd.rename(folders[0] / f"odd{odd.suffix}")
     with served(tmp_path / "folder", maker=lambda: FewShotClassifier(pools)) as port:
-        page = browser.new_page(viewport={"width": 1280, "height": 860})
+        page = browser.new_page(viewport={"width": 1180, "height": 820})
 
         def shot(name: str) -> None:
             page.screenshot(path=f"{SHOTS}/{name}.png")
@@ -207,13 +211,14 @@ def test_screenshots(browser: Any, tmp_path: Path) -> None:
             card = add_class(page, folder.name)
             button = card.get_by_role("button", name=f"Add photos of {folder.name}")
             choose(page, button, [str(file) for file in sorted(folder.iterdir())])
-            card.get_by_text("6 examples").wait_for()
+            card.locator("img").first.wait_for()
         page.locator("#job").wait_for()
         shot("learning")
         page.get_by_text("expected accuracy").wait_for(timeout=300_000)
         queries = [str(file) for file in sorted(made.query.iterdir())]
         choose(page, page.get_by_role("button", name="Choose photos"), queries)
         until(page, lambda: page.locator("#answers > li").count() == 12)
+        page.evaluate("scrollTo(0, 0)")
         page.wait_for_timeout(500)
         shot("answering")
         page.emulate_media(color_scheme="dark")

@@ -269,9 +269,9 @@ class Page {
     if (found) {
       $("accuracy").textContent = percent(found.accuracy);
       $("interval").textContent = `(${percent(found.low)} to ${percent(found.high)}), from leaving out each of ${found.images} examples`;
-      $("range").style.left = percent(found.low);
-      $("range").style.width = percent(found.high - found.low);
-      $("point").style.left = percent(found.accuracy);
+      $("range").style.left = `${100 * found.low}%`;
+      $("range").style.width = `${100 * (found.high - found.low)}%`;
+      $("point").style.left = `${100 * found.accuracy}%`;
     }
     $("more").textContent = fitted?.curve?.text ?? "Give a class a second example, and its accuracy can be told.";
     this.showSuspects(fitted?.suspects ?? []);
