@@ -223,4 +223,4 @@ def test_a_body_that_does_not_come(opened: Callable[..., Api]) -> None:
         await api.client.app(scope, receive, send)  # type: ignore[attr-defined]
 
     asyncio.run(ask())
-    assert sent[0]["status"] == 408
+    assert sent[0]["status"] == 408, sent

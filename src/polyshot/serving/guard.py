@@ -151,9 +151,10 @@ class Guard:
             try:
                 message = await asyncio.wait_for(receive(), self.limits.body_seconds)
             except TimeoutError:
-                raise RefusedError(
-                    408, "The request did not come in time: send it again."
-                ) from None
+                refused.append(
+                    RefusedError(408, "The request did not come in time: send it again.")
+                )
+                raise refused[0] from None
             seen += len(message.get("body", b""))
             more = bool(message.get("more_body", False))
             if seen > self.limits.request_bytes:

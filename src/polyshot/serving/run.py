@@ -80,13 +80,13 @@ def check_address(host: str, token: str | None) -> None:
 
 def listen_on(host: str, port: int) -> socket.socket:
     """Take an address: whoever connects from now on is answered, if later."""
+    made = socket.socket(socket.AF_INET6 if _is_six(host) else socket.AF_INET)
     try:
-        family = socket.AF_INET6 if _is_six(host) else socket.AF_INET
-        made = socket.socket(family, socket.SOCK_STREAM)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
         made.listen(256)
     except OSError as error:
+        made.close()
         raise PolyshotError(
             f"{host}:{port} cannot be listened on ({error.strerror or error}): name another --port."
         ) from None
