@@ -153,19 +153,19 @@ def test_odd_uploads(api: Api, data: bytes, status: int) -> None:
 
 def test_a_decoder_that_dies_takes_only_its_image_along() -> None:
     decoder = Decoder(Limits(), processes=1)
-    first = decoder.decode(red(1), "a")
+    first = decoder.pixels(red(1), "a")
     child = decoder._free.queue[0]
     assert child is not None
     child.send_signal(signal.SIGSTOP)
     threading.Timer(0.3, child.kill).start()
     with pytest.raises(RefusedError, match="'b' cannot be read: decoding it took too long"):
-        decoder.decode(red(2), "b")
-    again = decoder.decode(red(1), "a")
-    assert np.array_equal(first.pixels, again.pixels) and again.pixels.shape == (19, 23, 3)
+        decoder.picture(red(2), "b")
+    again = decoder.pixels(red(1), "a")
+    assert np.array_equal(first, again) and again.shape == (19, 23, 3)
     decoder.close()
     slow = Decoder(Limits(decode_seconds=0.0), processes=1)
     with pytest.raises(RefusedError, match="took too long"):
-        slow.decode(encoded(Image.effect_noise((3000, 3000), 60)), "c")
+        slow.pixels(encoded(Image.effect_noise((3000, 3000), 60)), "c")
     slow.close()
 
 

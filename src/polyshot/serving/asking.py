@@ -71,10 +71,9 @@ def asking_routes(service: Service) -> APIRouter:
         """
         classifier = await asyncio.to_thread(learner.classifier, project)
         uploads = await read_uploads(request, service.limits)
-        decoded = await asyncio.gather(
-            *(asyncio.to_thread(service.decode, each) for each in uploads)
-        )
-        found = await service.answer(classifier, [each.pixels for each in decoded])
+        if len(service.batcher) + len(uploads) > service.limits.queue:
+            raise RefusedError(429, "Many images wait to be classified: ask again later.")
+        found = await asyncio.gather(*(service.answer_upload(classifier, each) for each in uploads))
         every = len(classifier.classes_)
         rows = zip(uploads, found, strict=True)
         return Answers(

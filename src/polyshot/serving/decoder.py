@@ -1,8 +1,9 @@
 """The program that decodes what users upload, in a process of its own that may die.
 
-It reads frames on its standard input, each the length (8 bytes) and the bytes of a file, and
-answers each by a line of JSON and the bytes that it counts: the picture as RGB, its file as it is
-kept, and its thumbnail; or by a reason. Its memory is limited. Started by `decoding`.
+It reads frames on its standard input, each the length (8 bytes), whether the image is to be kept (1
+byte) and the bytes of a file, and answers each by a line of JSON and the bytes that it counts: the
+picture as RGB, and of one that is kept its file and its thumbnail; or by a reason. Its memory is
+limited. Started by `decoding`.
 """
 
 import io
@@ -25,8 +26,8 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "MPO", "PPM", "ICO", "AV
 """What is read. Others have plugins that run programs (EPS) or are no photographs."""
 
 
-def decode(data: bytes, pixels: int) -> tuple[dict[str, Any], list[bytes]]:
-    """Decode a file: what is known of it, and the RGB, the file that is kept and the thumbnail."""
+def decode(data: bytes, pixels: int, keep: bool = True) -> tuple[dict[str, Any], list[bytes]]:
+    """Decode a file: what is known of it, and the RGB; to keep it, its file and thumbnail, too."""
     try:
         readable = [kind for kind in FORMATS if kind in Image.OPEN]  # of this build of Pillow
         with Image.open(io.BytesIO(data), formats=readable) as image:
@@ -46,18 +47,21 @@ def decode(data: bytes, pixels: int) -> tuple[dict[str, Any], list[bytes]]:
         width, height = (max(SIDE, round(factor * side)) for side in upright.size)
         # A panorama keeps its middle, which is what a square crop sees.
         upright = ImageOps.fit(upright, (min(width, 4 * SIDE), min(height, 4 * SIDE)))
+    about = {"status": 200, "width": upright.width, "height": upright.height}
+    if not keep:
+        return about, [upright.tobytes()]
     small = max(upright.size) <= LOSSLESS
     kept, thumbnail = io.BytesIO(), io.BytesIO()
     upright.save(kept, "PNG" if small else "JPEG", **({} if small else {"quality": 93}))
     ImageOps.fit(upright, (THUMBNAIL, THUMBNAIL)).save(thumbnail, "JPEG", quality=80)
-    parts = [upright.tobytes(), kept.getvalue(), thumbnail.getvalue()]
-    return {"status": 200, "width": upright.width, "height": upright.height}, parts
+    return about, [upright.tobytes(), kept.getvalue(), thumbnail.getvalue()]
 
 
 def answer(source: BinaryIO, sink: BinaryIO, pixels: int) -> None:
     """Decode frames until there are no more."""
-    while len(head := source.read(8)) == 8:
-        about, parts = decode(source.read(int.from_bytes(head, "little")), pixels)
+    while len(head := source.read(9)) == 9:
+        data = source.read(int.from_bytes(head[:8], "little"))
+        about, parts = decode(data, pixels, keep=bool(head[8]))
         line = json.dumps({**about, "lengths": [len(part) for part in parts]})
         sink.write(b"".join([line.encode(), b"\n", *parts]))
         sink.flush()

@@ -11,7 +11,6 @@ import queue
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +22,6 @@ from polyshot.serving.records import Picture
 SOURCES = Path(__file__).parents[2]
 
 
-@dataclass(frozen=True, eq=False)
-class Decoded:
-    """An image that was read."""
-
-    pixels: NDArray[np.uint8]
-    """``[h, w, 3]``."""
-    picture: Picture
-
-
 class Decoder:
     """Some processes that decode; any thread may ask."""
 
@@ -41,8 +31,18 @@ class Decoder:
         for _ in range(processes or min(4, os.cpu_count() or 1)):
             self._free.put(None)  # started when it is needed
 
-    def decode(self, data: bytes, name: str) -> Decoded:
-        """Decode a file; RefusedError, which names it, where that cannot be done."""
+    def pixels(self, data: bytes, name: str) -> NDArray[np.uint8]:
+        """Decode a file to RGB ``[h, w, 3]``; RefusedError, which names it, where it cannot be."""
+        head, parts = self._decode(data, name, keep=False)
+        shape = (head["height"], head["width"], 3)
+        return np.frombuffer(parts[0], np.uint8).reshape(shape)
+
+    def picture(self, data: bytes, name: str) -> Picture:
+        """Decode a file that is to be kept."""
+        _, parts = self._decode(data, name, keep=True)
+        return Picture(hashlib.sha256(data).hexdigest(), parts[1], parts[2])
+
+    def _decode(self, data: bytes, name: str, keep: bool) -> tuple[dict[str, int], list[bytes]]:
         shown = f"'{name[:60]}'" if name else "An image"
         if len(data) > self.limits.image_bytes:
             most = self.limits.image_bytes >> 20
@@ -51,7 +51,7 @@ class Decoder:
         try:
             if child is None or child.poll() is not None:
                 child = self._start()
-            head, parts = self._ask(child, data)
+            head, parts = self._ask(child, data, keep)
         except (OSError, ValueError, EOFError):
             if child is not None:
                 _end(child)
@@ -63,9 +63,7 @@ class Decoder:
             self._free.put(child)
         if head["status"] != 200:
             raise RefusedError(head["status"], f"{shown} cannot be read: {head['reason']}.")
-        shape = (head["height"], head["width"], 3)
-        pixels = np.frombuffer(parts[0], np.uint8).reshape(shape)
-        return Decoded(pixels, Picture(hashlib.sha256(data).hexdigest(), parts[1], parts[2]))
+        return head, parts
 
     def close(self) -> None:
         """End the processes; each finishes its image first."""
@@ -87,13 +85,13 @@ class Decoder:
         )
 
     def _ask(
-        self, child: "subprocess.Popen[bytes]", data: bytes
+        self, child: "subprocess.Popen[bytes]", data: bytes, keep: bool
     ) -> tuple[dict[str, int], list[bytes]]:
         assert child.stdin is not None and child.stdout is not None
         late = threading.Timer(self.limits.decode_seconds, child.kill)
         late.start()
         try:
-            child.stdin.write(len(data).to_bytes(8, "little"))
+            child.stdin.write(len(data).to_bytes(8, "little") + bytes([keep]))
             child.stdin.write(data)
             child.stdin.flush()
             head = json.loads(child.stdout.readline())

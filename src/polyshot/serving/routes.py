@@ -6,9 +6,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import FileResponse
 
-from polyshot.serving.decoding import Decoded
 from polyshot.serving.limits import RefusedError
-from polyshot.serving.records import Kept
+from polyshot.serving.records import Kept, Picture
 from polyshot.serving.schemas import (
     ImageInfo,
     Labelled,
@@ -150,10 +149,10 @@ def project_routes(service: Service) -> APIRouter:
     return routes
 
 
-def _decoded(service: Service, upload: Upload) -> Decoded | RefusedError:
+def _decoded(service: Service, upload: Upload) -> Picture | RefusedError:
     """Decode an image; a refusal is returned, for the others of the request go on."""
     try:
-        return service.decode(upload)
+        return service.picture(upload)
     except RefusedError as refused:
         return refused
 
@@ -163,12 +162,12 @@ def _kept(
     project: str,
     label: str | None,
     upload: Upload,
-    decoded: Decoded | RefusedError,
+    decoded: Picture | RefusedError,
 ) -> Kept | RefusedError:
     if isinstance(decoded, RefusedError):
         return decoded
     try:
-        return service.store.add_image(project, decoded.picture, upload.file, label)
+        return service.store.add_image(project, decoded, upload.file, label)
     except RefusedError as refused:
         return refused
 

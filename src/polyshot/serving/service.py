@@ -3,7 +3,8 @@
 import asyncio
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,11 +15,11 @@ from PIL import Image
 from polyshot.classifier import FewShotClassifier
 from polyshot.predict.none_of_these import NONE
 from polyshot.serving.batching import Answer, Batcher
-from polyshot.serving.decoding import Decoded, Decoder
+from polyshot.serving.decoding import Decoder
 from polyshot.serving.learning import Learner
 from polyshot.serving.limits import Limits, RefusedError
 from polyshot.serving.metrics import Metrics
-from polyshot.serving.records import Kept, Project
+from polyshot.serving.records import Kept, Picture, Project
 from polyshot.serving.schemas import AnswerInfo, ClassInfo, JobInfo, ProjectInfo
 from polyshot.serving.store import Store
 from polyshot.serving.uploads import Upload
@@ -81,10 +82,21 @@ class Service:
         self.learner.forget(project)
         self._answered.pop(project, None)
 
-    def decode(self, upload: Upload) -> Decoded:
-        """Read an image in another process."""
+    def picture(self, upload: Upload) -> Picture:
+        """Read an image that is to be kept, in another process."""
+        with self._counting():
+            return self.decoder.picture(upload.data, upload.file)
+
+    async def answer_upload(self, classifier: FewShotClassifier, upload: Upload) -> Answer:
+        """Classify an image as soon as it is decoded, while others of its request are not yet."""
+        with self._counting():
+            pixels = await asyncio.to_thread(self.decoder.pixels, upload.data, upload.file)
+        return (await self.answer(classifier, [pixels]))[0]
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
         try:
-            return self.decoder.decode(upload.data, upload.file)
+            yield
         except RefusedError:
             self.metrics.add("refused_images_total")
             raise
