@@ -272,11 +272,11 @@ def test_every_rule_can_be_corrected() -> None:
 def test_judge_tells_from_which_rate_on_an_image_is_none() -> None:
     images, labels = examples(4, 4, 4)
     asked = [coloured("red", 99), picture(3), coloured("blue", 5)]
-    fitted = FewShotClassifier(colour_pool(), "average", "ridge").fit(images, labels)
+    fitted = FewShotClassifier(POOL, "average", "ridge").fit(images, labels)
     chances, rates = fitted.judge(asked)
     assert rates is not None and np.array_equal(chances, fitted.predict_proba(asked))
     for rate in (0.08, 0.2, 0.5, 0.93):
-        own = FewShotClassifier(colour_pool(), "average", "ridge", none_rate=rate)
+        own = FewShotClassifier(POOL, "average", "ridge", none_rate=rate)
         _, none = own.fit(images, labels).answer(asked)
         assert none is not None and none.tolist() == (rates <= rate).tolist()
     fitted.fit(*examples(1, 1, 1))
@@ -285,8 +285,8 @@ def test_judge_tells_from_which_rate_on_an_image_is_none() -> None:
 
 def test_revise_does_all_corrections_at_once() -> None:
     images, labels = examples(4, 4, 4)
-    made = FewShotClassifier(colour_pool(), "average", "ridge").fit(images, labels)
-    other = FewShotClassifier(colour_pool(), "average", "ridge").fit(images, labels)
+    made = FewShotClassifier(POOL, "average", "ridge").fit(images, labels)
+    other = FewShotClassifier(POOL, "average", "ridge").fit(images, labels)
     given = [*labels[1:8], *labels[9:], "yak", "yak"]
     kept = [i for i in range(12) if i not in (0, 8)]
     made.revise(kept, given, [picture(7), picture(8)])
