@@ -244,7 +244,8 @@ class Page {
     events.onmessage = (event) => {
       const job = JSON.parse(event.data);
       const steps = { images: "Reading photos", checking: "Checking by leaving examples out" };
-      $("step").textContent = `${steps[job.step] ?? "Learning"} …`;
+      const read = job.step === "images" && job.done === job.total;
+      $("step").textContent = `${(read ? null : steps[job.step]) ?? "Learning"} …`;
       if (job.total > 0 && job.done < job.total) {
         $("progress").max = job.total;
         $("progress").value = job.done;
