@@ -2,8 +2,9 @@
 
     python benchmarks/serve.py
 
-Starts `polyshot serve` in a process of its own, teaches it five drawn classes, asks once for many
-images in requests of 256, then lets 32 clients ask for one image each, again and again.
+Starts `polyshot serve` in a process of its own and teaches it five drawn classes. Compared are, in
+turns: its classifier in this process, which is given 256 files at once; one client that sends 256
+at once; 32 clients that send one image each, again and again.
 """
 
 import argparse
@@ -21,9 +22,11 @@ from urllib.parse import quote
 
 import numpy as np
 
+from polyshot.classifier import FewShotClassifier
 from polyshot.data.toy import draw_example
 
 BOUNDARY = "polyshot-benchmark"
+OCTETS = "application/octet-stream"
 
 
 def body_of(images: list[bytes]) -> bytes:
@@ -48,7 +51,7 @@ class Client:
         data = answer.read()
         if answer.status >= 300:
             raise SystemExit(f"{method} {path}: {answer.status} {data.decode()}")
-        return json.loads(data)
+        return data if answer.headers["content-type"] == OCTETS else json.loads(data)
 
     def send(self, path: str, images: list[bytes]) -> Any:
         """Send images."""
@@ -72,10 +75,17 @@ def taught(client: Client, folder: Path) -> tuple[str, list[bytes]]:
 
 def big_batches(client: Client, path: str, images: list[bytes], count: int) -> float:
     """Images/s in large requests."""
-    client.send(path, images)
     began = time.perf_counter()
     for _ in range(count):
         client.send(path, images)
+    return count * len(images) / (time.perf_counter() - began)
+
+
+def direct(classifier: FewShotClassifier, images: list[bytes], count: int) -> float:
+    """Images/s of the classifier itself, decoding included."""
+    began = time.perf_counter()
+    for _ in range(count):
+        classifier.judge(images)
     return count * len(images) / (time.perf_counter() - began)
 
 
@@ -124,19 +134,25 @@ def main() -> None:
             client = Client(port)
             path, images = taught(client, folder)
             # In turns, since machines are not equally busy all the time.
-            batches, singles, waits = [], [], []
+            file = folder / "c.polyshot"
+            project = path.rpartition("/")[0]
+            file.write_bytes(client.ask("GET", f"{project}/export/classifier.polyshot"))
+            loaded = FewShotClassifier.load(file)
+            plain, batches, singles, waits = [], [], [], []
             for _ in range(3):
-                batches.append(big_batches(client, path, images, 2))
+                plain.append(direct(loaded, images, 1))
+                batches.append(big_batches(Client(port), path, images, 1))
                 rate, own = many_clients(port, path, images, options.clients, options.seconds / 3)
                 singles.append(rate)
                 waits += own
         finally:
             child.terminate()
             child.wait()
-    one, many = float(np.median(batches)), float(np.median(singles))
+    alone, one, many = (float(np.median(rates)) for rates in (plain, batches, singles))
     p50, p99 = 1000 * np.quantile(waits, [0.5, 0.99])
-    print(f"one client, requests of {len(images)} images: {one:.0f} images/s")
-    print(f"{options.clients} clients, one image each: {many:.0f} images/s ({many / one:.0%})")
+    print(f"the classifier itself, {len(images)} images at once: {alone:.0f} images/s")
+    print(f"one client, {len(images)} images at once: {one:.0f} images/s ({one / alone:.0%})")
+    print(f"{options.clients} clients, one image each: {many:.0f} images/s ({many / alone:.0%})")
     print(f"p50 {p50:.0f} ms, p99 {p99:.0f} ms, {len(waits)} answers")
 
 

@@ -23,6 +23,7 @@ LONGEST = (
     *("test_cli_pool.py", "test_readme.py", "training/test_run.py", "experiments/test_runner.py"),
     *("classifier/test_classifier.py", "test_backbone_conformance.py", "test_cli_pools.py"),
     *("test_docs.py", "training/test_foreign.py", "test_shipping.py", "training/test_parallel.py"),
+    *("serving/test_kills.py", "serving/test_browser.py"),
 )
 """Files that take half a minute or so: at the end one would keep a single core busy."""
 

@@ -38,9 +38,9 @@ def test_from_nothing_to_answers(api: Api) -> None:
     assert sum(found["answers"][0]["probabilities"].values()) == pytest.approx(1, abs=1e-5)
     body = {"images": [{"data": base64.b64encode(data).decode()} for data in asked]}
     again = api("POST", f"/api/projects/{project}/predict", json=body)
-    assert [one["probabilities"] for one in again["answers"]] == [
-        one["probabilities"] for one in found["answers"]
-    ]
+    for one, other in zip(again["answers"], found["answers"], strict=True):
+        # In batches of other sizes, the last digits differ.
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
 
 
 def test_none_of_these_by_a_rate(api: Api) -> None:

@@ -103,7 +103,7 @@ def test_limits_are_sentences(opened: Callable[..., Api]) -> None:
     assert "MiB" in api.refused("POST", images, files=[("images", ("x", red(5)))])[1]
 
 
-@pytest.mark.parametrize("name", ["", " ", "a\nb\x00", "x" * 101])
+@pytest.mark.parametrize("name", ["", " ", "..", "a\nb\x00", "x" * 101])
 def test_names_that_cannot_be_shown(api: Api, name: str) -> None:
     assert api.refused("POST", "/api/projects", json={"name": name})[0] == 422
 
@@ -118,6 +118,10 @@ def test_names_are_never_paths(api: Api, tmp_path: Path) -> None:
     names = [file.name for file in tmp_path.rglob("*") if file.is_file()]
     assert not [name for name in names if "evil" in name or "up" in name]
     assert api.client.get("/api/projects/..%2F..%2Fx").status_code in (404, 422)
+    classes = f"/api/projects/{project}/classes"
+    api("PATCH", f"{classes}/..%2Fup", json={"name": "a/b?#%"})
+    api("DELETE", f"{classes}/a%2Fb%3F%23%25")
+    assert api("GET", f"/api/projects/{project}")["classes"] == []
 
 
 def bomb() -> bytes:

@@ -58,7 +58,8 @@ def check_name(name: str, what: str, limits: Limits) -> str:
     Names lead nowhere: files are called by numbers and hashes.
     """
     short = " ".join(name.split())
-    if not short or len(short) > limits.name_letters or not short.isprintable():
+    # Addresses with a step . or .. in them are shortened by browsers.
+    if not 0 < len(short) <= limits.name_letters or not short.isprintable() or short in (".", ".."):
         raise RefusedError(
             422,
             f"The name of a {what} has 1 to {limits.name_letters} letters that can be shown: give "

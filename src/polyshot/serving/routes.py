@@ -67,13 +67,13 @@ def project_routes(service: Service) -> APIRouter:
         store.add_class(project, given.name)
         return service.about(store.project(project))
 
-    @routes.patch("/{project}/classes/{name}", tags=["classes"])
+    @routes.patch("/{project}/classes/{name:path}", tags=["classes"])
     def rename_class(project: ProjectId, name: ClassName, given: Named) -> ProjectInfo:
         """Give a class another name."""
         store.rename_class(project, name, given.name)
         return service.about(store.project(project))
 
-    @routes.delete("/{project}/classes/{name}", status_code=204, tags=["classes"])
+    @routes.delete("/{project}/classes/{name:path}", status_code=204, tags=["classes"])
     def delete_class(project: ProjectId, name: ClassName) -> None:
         """Delete a class with its examples."""
         store.delete_class(project, name)

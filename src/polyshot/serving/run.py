@@ -21,8 +21,8 @@ from polyshot.serving.learning import findings
 from polyshot.serving.limits import RefusedError
 from polyshot.serving.records import Picture
 from polyshot.serving.service import Service
+from polyshot.serving.uploads import shown_name
 from polyshot.util.files import file_digest, locked_if_free
-from polyshot.util.progress import Progress
 
 LONGEST = 600
 """Seconds that running requests have when the service is to stop."""
@@ -100,7 +100,7 @@ def _is_six(host: str) -> bool:
         return False
 
 
-def import_model(service: Service, path: Path, report: Progress | None = None) -> str:
+def import_model(service: Service, path: Path) -> str:
     """Make a project of a saved classifier, once; returns its id."""
     store = service.store
     loaded = FewShotClassifier.load(path)  # refuses what is none, and no file at all
@@ -115,12 +115,10 @@ def import_model(service: Service, path: Path, report: Progress | None = None) -
         for name in loaded.classes_:
             store.add_class(project.id, str(name))
         kept = []
-        for i, (pixels, label, file) in enumerate(loaded.example_pictures()):
+        for pixels, label, file in loaded.example_pictures():
             image = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
             picture = _picture(image, service.limits.pixels)
-            kept.append(store.add_image(project.id, picture, file, str(label)))
-            if report:
-                report("examples", i + 1, len(loaded.example_labels()))
+            kept.append(store.add_image(project.id, picture, shown_name(file), str(label)))
     except RefusedError as error:
         raise PolyshotError(error.sentence) from None
     version = store.project(project.id).version

@@ -67,7 +67,7 @@ async def _from_form(request: Request, limits: Limits) -> list[Upload]:
             if any((one.size or 0) > limits.image_bytes for one in files):
                 most = limits.image_bytes >> 20
                 raise RefusedError(413, f"An image has at most {most} MiB: make it smaller.")
-            return [Upload(_shown(one.filename or ""), await one.read()) for one in files]
+            return [Upload(shown_name(one.filename or ""), await one.read()) for one in files]
     except HTTPException as error:
         if "too many files" in str(error.detail).lower():
             raise _too_many(limits) from None
@@ -81,14 +81,14 @@ def _from_json(body: bytes) -> list[Upload]:
         raise RefusedError(
             422, 'The JSON is not {"images": [{"data": "<base64>", "file": "name"}]}: mend it.'
         ) from None
-    return [Upload(_shown(one.file), one.data) for one in made.images]
+    return [Upload(shown_name(one.file), one.data) for one in made.images]
 
 
 def _too_many(limits: Limits) -> RefusedError:
     return RefusedError(413, f"A request has at most {limits.images_a_request} images: send fewer.")
 
 
-def _shown(name: str) -> str:
+def shown_name(name: str) -> str:
     """Keep the last part of a name, for people; what cannot be shown is left out."""
     last = name.replace("\\", "/").rpartition("/")[2]
     return "".join(letter for letter in last if letter.isprintable())[:200]

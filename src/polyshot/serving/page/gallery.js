@@ -2,7 +2,7 @@
 
 import { el } from "/page/api.js";
 
-const STEP = 60;
+const STEP = 24;
 
 export class Gallery {
   constructor(list, draw) {
