@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 DEMO ?= demo
 
-.PHONY: demo test slow lint tables docs bench dist dist-check browser-check clean
+.PHONY: demo test slow lint tables docs bench dist dist-check browser browser-check clean
 
 # The main job: a tiny pool trained on embedded domains, tested on seen and unseen ones.
 demo: $(VENV)/.core
@@ -15,6 +15,7 @@ demo: $(VENV)/.core
 	  $(BIN)/polyshot data sheet $$pack $(DEMO)/sheets/$$name.png && \
 	  $(BIN)/polyshot data episodes $$pack --picture $(DEMO)/sheets/$$name-episode.png || exit; done
 	@echo "Look at $(DEMO)/index.html, and at the contact sheets in $(DEMO)/sheets."
+	@echo "Teach your own classes on a page in the browser: $(BIN)/polyshot serve"
 
 # Most tests use one core, so several files run at once, each with one thread, in the order of
 # tests/conftest.py: the longest first.
@@ -50,6 +51,12 @@ dist: $(VENV)/.dev
 dist-check: dist
 	$(BIN)/python tools/dist_check.py dist
 
+# Chromium for the tests of pages, where Debian's packages are at hand; they are skipped without it.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
+	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
+	  echo "There is no Chromium: the tests of pages will be skipped."
+
 # The page of examples/browser in Chromium, which has to be there.
 browser-check: $(VENV)/.dev
 	npm install --prefix examples/browser --no-audit --no-fund --no-package-lock
@@ -64,7 +71,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.core: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) --editable '.[parquet,imagenet]'
+	$(PIP) --editable '.[parquet,imagenet,serve]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.core

@@ -274,3 +274,34 @@ def test_every_rule_can_be_corrected() -> None:
         np.testing.assert_allclose(
             classifier.predict_proba(QUERIES), anew.predict_proba(QUERIES), atol=1e-5
         )
+
+
+def test_judge_tells_from_which_rate_on_an_image_is_none() -> None:
+    images, labels = examples(4, 4, 4)
+    asked = [coloured("red", 99), picture(3), coloured("blue", 5)]
+    fitted = FewShotClassifier(POOL, "average", "ridge").fit(images, labels)
+    chances, rates = fitted.judge(asked)
+    assert rates is not None and np.array_equal(chances, fitted.predict_proba(asked))
+    for rate in (0.08, 0.2, 0.5, 0.93):
+        own = FewShotClassifier(POOL, "average", "ridge", none_rate=rate)
+        _, none = own.fit(images, labels).answer(asked)
+        assert none is not None and none.tolist() == (rates <= rate).tolist()
+    fitted.fit(*examples(1, 1, 1))
+    assert fitted.judge(asked)[1] is None  # nothing can be left out
+
+
+def test_revise_does_all_corrections_at_once() -> None:
+    images, labels = examples(4, 4, 4)
+    made = FewShotClassifier(POOL, "average", "ridge").fit(images, labels)
+    other = FewShotClassifier(POOL, "average", "ridge").fit(images, labels)
+    given = [*labels[1:8], *labels[9:], "yak", "yak"]
+    kept = [i for i in range(12) if i not in (0, 8)]
+    made.revise(kept, given, [picture(7), picture(8)])
+    other.forget(examples=[0, 8]).add([picture(7), picture(8)], ["yak", "yak"])
+    assert made.example_labels() == given == other.example_labels()
+    asked = [picture(9), coloured("green", 50)]
+    assert np.array_equal(made.predict_proba(asked), other.predict_proba(asked))
+    assert made.revise([0, 1, 4], ["a", "b", "b"]).example_labels() == ["a", "b", "b"]
+    assert [label for _, label, _ in made.example_pictures()] == ["a", "b", "b"]
+    with pytest.raises(PolyshotError, match="labels for"):
+        made.revise([0, 1], ["a"])

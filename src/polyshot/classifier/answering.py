@@ -23,6 +23,7 @@ from polyshot.classifier.packed import pack, unpack
 from polyshot.config import AdaptationConfig
 from polyshot.models.backbone import Snapshot, state_hash
 from polyshot.models.foreign import Foreign, ForeignConfig
+from polyshot.models.heads import Metric
 from polyshot.models.rebuilt import can_rebuild
 from polyshot.pool.pool import Pool
 from polyshot.pool.precision import Precision, rounded
@@ -98,13 +99,31 @@ class Answering:
         """Tell which queries are none of these, ``[n]``; None where nobody asked."""
         if self.nearness is None or self.threshold is None:
             return None
+        return self.threshold.below(self.nearness.of(self.seen(queries)))
+
+    def seen(self, queries: Sequence[Queries]) -> list[Tensor]:
+        """Embed queries by the networks that nearness is judged by: raw ``[n, d]``, on the CPU."""
         pairs = zip(self.fitted.pools, self.pools, queries, strict=True)
-        seen = [
+        return [
             own.query_of(network)[0].cpu()
             for one, pool, own in pairs
             for network in one.networks(pool, self.mixes)
         ]
-        return self.threshold.below(self.nearness.of(seen))
+
+    def learn_nearness(
+        self, supports: Sequence[Sequence[Tensor]], mask: Tensor
+    ) -> tuple[Nearness, Tensor]:
+        """Learn how near images are from what each pool's networks see, ``[1, W, S, d]`` each.
+
+        Returns also how near the examples are, each left out.
+        """
+        every = zip(self.fitted.pools, self.pools, supports, strict=True)
+        return _learn_nearness(
+            self.fitted,
+            [one.with_weights(pool, own, self.mixes) for one, pool, own in every],
+            mask,
+            self.pools[0].metric,
+        )
 
 
 def with_weight(weights: Tensor) -> list[int]:
@@ -167,16 +186,23 @@ def learn(
     fitted = unpack(stored, pools, fitted)
     answering = Answering(classes, list(says), mixes, list(adaptations), fitted, stored)
     if none_rate is not None:
-        pairs = zip(fitted.weights[:, 0].tolist(), evidence, strict=True)
-        seen = [
-            (share * each.weight, each.support.cpu(), each.scale)
-            for share, own in pairs
-            for each in own
-        ]
-        nearness, left_out = learn_nearness(seen, tasks[0].present.cpu(), pools[0].metric)
+        mask, metric = tasks[0].present.cpu(), pools[0].metric
+        nearness, left_out = _learn_nearness(fitted, evidence, mask, metric)
         answering.nearness = nearness
         answering.threshold = none_of_these.set_threshold(left_out, none_rate)
     return answering, evidence
+
+
+def _learn_nearness(
+    fitted: FittedEnsemble, evidence: Sequence[Sequence[Evidence]], mask: Tensor, metric: Metric
+) -> tuple[Nearness, Tensor]:
+    pairs = zip(fitted.weights[:, 0].tolist(), evidence, strict=True)
+    seen = [
+        (share * each.weight, each.support.cpu(), each.scale)
+        for share, own in pairs
+        for each in own
+    ]
+    return learn_nearness(seen, mask, metric)
 
 
 def as_kept(pool: Pool, precision: Kept) -> Pool:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from polyshot.classifier.answering import Answering, Kept, Say, learn
 from polyshot.classifier.estimate import Estimate, estimate_accuracy
@@ -20,7 +21,7 @@ from polyshot.errors import PolyshotError
 from polyshot.pool.pool import Pool
 from polyshot.predict import none_of_these
 from polyshot.predict.ensemble import AUTO, chosen
-from polyshot.predict.none_of_these import Threshold
+from polyshot.predict.none_of_these import Nearness, Threshold
 from polyshot.predict.rules import Mix
 from polyshot.tasks import Queries, Table, Tasks
 from polyshot.util.device import forget
@@ -43,6 +44,8 @@ class Fitted:
     _answering: Answering
     _examples: Examples | None
     _estimate: Estimate | None
+    _judged: tuple[Answering, Nearness, Tensor] | None = None
+    """Whose nearness `judge` has learned, and what it is: it is asked again and again."""
 
     def predict(self, images: Images, report: Progress | None = None) -> NDArray[Any]:
         """Name the class of each image: labels ``[n]``; one image gives an array of one.
@@ -72,6 +75,27 @@ class Fitted:
         """
         queries = self._queries(images, report)
         return self._answering.probabilities(queries), self._answering.none(queries)
+
+    def judge(
+        self, images: Images, report: Progress | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        """Give probabilities ``[n, classes]``, and from which `none_rate` on an image is none.
+
+        The rates ``[n]`` let a user move the threshold afterwards: an image is none of these at
+        every `none_rate` that is not below its own. None where the examples are not kept, or where
+        no class has two.
+        """
+        queries = self._queries(images, report)
+        answering, examples = self._answering, self._examples
+        chances = answering.probabilities(queries)
+        if examples is None or examples.task.shot < 2:
+            return chances, None
+        if self._judged is None or self._judged[0] is not answering:
+            supports = [examples.support(i) for i in range(len(queries))]
+            self._judged = (answering, *answering.learn_nearness(supports, examples.task.present))
+        _, nearness, left_out = self._judged
+        near = nearness.of(answering.seen(queries))
+        return chances, none_of_these.rates(left_out, near)
 
     def explain(self) -> list[tuple[str, float]]:
         """Say which members classify this task, with what weight, the heaviest first."""

@@ -5,11 +5,12 @@ sources, stay as the first fit told them. What was embedded is not embedded agai
 that was loaded goes on exactly as the one that was saved would have.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from polyshot.classifier.advice import (
@@ -104,6 +105,22 @@ class StepByStep(Fitted):
             every[number] = label
         return self._again(list(range(len(known))), check_labels(every, len(every)), None, report)
 
+    def revise(
+        self,
+        kept: Sequence[int],
+        labels: Sequence[Label],
+        images: Images | None = None,
+        report: Progress | None = None,
+    ) -> Self:
+        """Go on with some examples, by number, and new ones behind them, under these labels.
+
+        All corrections at once: labels are of the kept ones, in this order, then of the new images.
+        """
+        rows = self.find_examples(list(kept))
+        items = None if images is None else self._items(self._answering.pools, images)
+        count = len(rows) + (0 if items is None else len(items))
+        return self._again(rows, check_labels(labels, count), items, report)
+
     def suspects(self) -> list[Suspect]:
         """Name the examples that look mislabelled, the clearest first.
 
@@ -148,6 +165,22 @@ class StepByStep(Fitted):
         """Return the label of each example, in the order of `fit` and `add`."""
         labels: list[Any] = self.classes_[self._kept_examples().labels.numpy()].tolist()
         return labels
+
+    def example_pictures(self) -> Iterator[tuple[NDArray[np.uint8], Any, str]]:
+        """Yield each example as it is kept: pixels ``[3, side, side]``, label, name of its file.
+
+        Nothing where the classifier was saved without them, or learned from embeddings.
+        """
+        if self.keeps_examples and self._kept_examples().images:
+            known = self._kept_examples()
+            largest = known.images[max(known.images)].pixels
+            yield from zip(largest, self.example_labels(), known.names, strict=True)
+
+    @property
+    def keeps_examples(self) -> bool:
+        """Whether it has its examples, so that one can go on from there."""
+        self._check_fitted()
+        return self._examples is not None
 
     def find_examples(self, examples: Example | Sequence[Example]) -> list[int]:
         """Return the numbers of examples that are named by number or by file."""

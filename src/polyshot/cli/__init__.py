@@ -17,6 +17,7 @@ from polyshot.cli.evaluate import evaluate
 from polyshot.cli.export import export
 from polyshot.cli.keep import check, correct, suggest
 from polyshot.cli.pool import pools
+from polyshot.cli.serve import serve
 from polyshot.errors import PolyshotError
 from polyshot.util import __version__
 
@@ -29,7 +30,7 @@ app = typer.Typer(
 app.add_typer(data, name="data")
 app.add_typer(pools, name="pool")
 for command in (
-    *(example, fit, classify, check, correct, suggest, export, evaluate),
+    *(example, fit, classify, check, correct, suggest, export, serve, evaluate),
     *(training.demo, training.train, training.info, training.card),
     *(experiments.methods, experiments.tune, experiments.reproduce, experiments.report),
 ):

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from polyshot.data.rgb import to_rgb
 from polyshot.errors import PolyshotError, join_names
 from polyshot.util.device import cores
 from polyshot.util.progress import Progress
@@ -160,32 +161,6 @@ def _fitted(image: Image.Image, sizes: Sequence[int]) -> list[NDArray[np.uint8]]
 
 def _damaged(error: Exception) -> BadImage:
     return BadImage("truncated" if "truncated" in str(error).lower() else "corrupt")
-
-
-def to_rgb(image: Image.Image) -> Image.Image:
-    """Convert an image of any mode to 8-bit RGB; transparent parts become white, as on a page."""
-    if image.mode == "RGB":
-        return image
-    if image.mode.startswith("I") or image.mode == "F":
-        return Image.fromarray(_to_8_bit(np.asarray(image), image.mode)).convert("RGB")
-    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
-        over = image.convert("RGBA")
-        white = Image.new("RGBA", over.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, over).convert("RGB")
-    return image.convert("RGB")
-
-
-def _to_8_bit(values: NDArray[np.generic], mode: str) -> NDArray[np.uint8]:
-    """Scale integer and float greys to 0..255 by their format's range, not by the image's own.
-
-    A per-image stretch would make a dark photograph bright, and the same object look different.
-    """
-    grey = values.astype(np.float64)
-    if mode == "F":
-        grey = grey * 255 if np.nanmax(grey, initial=0.0) <= 1.0 else grey
-    else:
-        grey = grey / 257  # 16 bits: 65,535 becomes 255
-    return np.clip(np.nan_to_num(grey), 0, 255).round().astype(np.uint8)
 
 
 def read_file(path: Path, offset: int = 0, length: int | None = None) -> bytes | BadImage:

@@ -77,6 +77,17 @@ def set_threshold(nearness: Tensor, rate: float) -> Threshold:
     return Threshold(value - ROUNDING * max(1.0, abs(value)), rank, count)
 
 
+def rates(left_out: Tensor, nearness: Tensor) -> NDArray[np.float32]:
+    """Tell for each image ``[n]`` the lowest rate at which `set_threshold` calls it none of these.
+
+    `left_out` are the examples' own, each left out. It is the image's conformal p-value: its rank
+    among them, of so many and itself.
+    """
+    floors = left_out - ROUNDING * left_out.abs().clamp(min=1.0)
+    below = (floors.unsqueeze(0) <= nearness.unsqueeze(1)).sum(1)  # [n]
+    return ((below + 1) / (len(left_out) + 1)).float().numpy()
+
+
 @dataclass(frozen=True, eq=False)
 class Nearness:
     """How near images are to the classes of one task: W classes, d entries an embedding."""

@@ -1,0 +1,149 @@
+"""The routes of what is learned and answered: fits, predictions, what to label next."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from polyshot.serving.learning import ENDED, Job
+from polyshot.serving.limits import RefusedError
+from polyshot.serving.routes import PROBLEMS, ProjectId
+from polyshot.serving.schemas import Answers, JobInfo, Problem
+from polyshot.serving.service import SHOWN, Service, described
+from polyshot.serving.uploads import BODY, read_uploads
+
+NEXT = 300
+"""Unlabelled images, the latest, among which the next to label are sought."""
+Rate = Annotated[float | None, Query(gt=0, lt=1)]
+
+
+def asking_routes(service: Service) -> APIRouter:
+    """Make the routes."""
+    routes = APIRouter(prefix="/api/projects/{project}", responses=PROBLEMS)
+    store, learner = service.store, service.learner
+
+    @routes.post("/fit", status_code=202, tags=["fit"])
+    def start_fit(project: ProjectId) -> JobInfo:
+        """Learn from the examples, as a job; one that runs is left and begun anew."""
+        return _job(learner.start(project))
+
+    @routes.get("/fit", tags=["fit"])
+    def get_fit(project: ProjectId) -> JobInfo:
+        """Say how far the latest job is."""
+        store.project(project)
+        return _job(learner.job(project))
+
+    @routes.delete("/fit", tags=["fit"])
+    def cancel_fit(project: ProjectId) -> JobInfo:
+        """Cancel the job; what was learned before stays."""
+        store.project(project)
+        return _job(learner.cancel(project))
+
+    @routes.get(
+        "/fit/events",
+        tags=["fit"],
+        response_class=Response,
+        responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    )
+    async def fit_events(project: ProjectId) -> StreamingResponse:
+        """Tell the job's progress as server-sent events, until it has ended."""
+        await asyncio.to_thread(store.project, project)
+        job = learner.job(project)
+        if service.streams >= service.limits.streams:
+            raise RefusedError(429, "Many are listening already: ask again later.")
+        return StreamingResponse(_events(service, project, job), media_type="text/event-stream")
+
+    @routes.post(
+        "/predict",
+        tags=["predict"],
+        openapi_extra=BODY,
+        responses={400: {"model": Problem}, 415: {"model": Problem}},
+    )
+    async def predict(project: ProjectId, request: Request, none_rate: Rate = None) -> Answers:
+        """Classify images, which are not kept.
+
+        With `none_rate`, images far from every class are `none of these`: the share of images of
+        the classes themselves that may be, by mistake.
+        """
+        classifier = await asyncio.to_thread(learner.classifier, project)
+        uploads = await read_uploads(request, service.limits)
+        if len(service.batcher) + len(uploads) > service.limits.queue:
+            raise RefusedError(429, "Many images wait to be classified: ask again later.")
+        found = await asyncio.gather(*(service.answer_upload(classifier, each) for each in uploads))
+        every = len(classifier.classes_)
+        rows = zip(uploads, found, strict=True)
+        return Answers(
+            answers=[
+                described(classifier, one, up.file, None, none_rate, every) for up, one in rows
+            ],
+            members=_members(service, project),
+        )
+
+    @routes.get("/answers", tags=["predict"])
+    async def answers(
+        project: ProjectId,
+        none_rate: Rate = None,
+        after: Annotated[int, Query(ge=0, le=2**53)] = 0,
+        count: Annotated[int, Query(ge=1, le=1000)] = 200,
+    ) -> Answers:
+        """Classify the images of the project that have no label."""
+        classifier = await asyncio.to_thread(learner.classifier, project)
+        images = await asyncio.to_thread(store.images, project, False, after, count)
+        found = await service.answer_kept(project, images)
+        rows = zip(images, found, strict=True)
+        return Answers(
+            answers=[
+                described(classifier, each, one.file, one.id, none_rate, SHOWN)
+                for one, each in rows
+            ],
+            members=_members(service, project),
+        )
+
+    @routes.get("/next", tags=["predict"])
+    def next_to_label(
+        project: ProjectId, count: Annotated[int, Query(ge=1, le=NEXT)] = 10
+    ) -> list[int]:
+        """Name the images without a label whose labels would help most, these first."""
+        classifier = learner.classifier(project)
+        images = store.images(project, labelled=False)[-NEXT:]
+        if not images:
+            return []
+        if len(classifier.classes_) < 2:
+            return [one.id for one in images[:count]]
+        files = [store.file_of(project, one.sha256) for one in images]
+        return [images[each.image].id for each in classifier.next_to_label(files)[:count]]
+
+    return routes
+
+
+async def _events(service: Service, project: str, job: Job | None) -> AsyncIterator[str]:
+    """Tell each change of a job until it has ended, or until its project is deleted."""
+    service.streams += 1
+    try:
+        seen, quiet = None, 0
+        while job is not None:
+            if job != seen:
+                yield f"data: {json.dumps(asdict(job))}\n\n"
+                seen, quiet = job, 0
+            if job.state in ENDED:
+                return
+            await asyncio.sleep(0.1)
+            quiet += 1
+            if quiet % 100 == 0:
+                yield ": still there\n\n"
+            job = service.learner.find(project)
+    finally:
+        service.streams -= 1
+
+
+def _job(job: Job) -> JobInfo:
+    return JobInfo(**asdict(job))
+
+
+def _members(service: Service, project: str) -> list[dict[str, Any]]:
+    report = service.learner.report(project)
+    return [] if report is None else list(report["members"])

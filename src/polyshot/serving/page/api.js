@@ -1,0 +1,71 @@
+// What the page asks of the service, and what it shows of refusals.
+
+export const $ = (id) => document.getElementById(id);
+
+export function el(tag, options = {}, ...children) {
+  const made = document.createElement(tag);
+  const { data, ...rest } = options;
+  for (const [name, value] of Object.entries(rest)) {
+    if (name in made && name !== "list") made[name] = value;
+    else made.setAttribute(name, value);
+  }
+  Object.assign(made.dataset, data ?? {});
+  made.append(...children);  // text is text, never HTML
+  return made;
+}
+
+export function say(text) {
+  $("said").textContent = text;
+}
+
+export function complain(text) {
+  const close = el("button", { type: "button", className: "plain", textContent: "Dismiss" });
+  close.addEventListener("click", () => $("problems").replaceChildren());
+  $("problems").replaceChildren(el("p", { textContent: text }), close);
+}
+
+export async function ask(method, path, body) {
+  const options = { method, headers: {} };
+  if (body instanceof FormData) options.body = body;
+  else if (body !== undefined) {
+    options.body = JSON.stringify(body);
+    options.headers["content-type"] = "application/json";
+  }
+  let answer;
+  try {
+    answer = await fetch(path, options);
+  } catch {
+    throw new Error("The service does not answer: is polyshot serve still running?");
+  }
+  if (answer.status === 204) return null;
+  const found = await answer.json().catch(() => ({}));
+  if (!answer.ok) {
+    const failed = new Error(found.detail ?? `The service answered ${answer.status}.`);
+    failed.status = answer.status;
+    throw failed;
+  }
+  return found;
+}
+
+// Runs what a user began; a refusal is shown in words.
+export function trying(work) {
+  return async (...given) => {
+    try {
+      return await work(...given);
+    } catch (error) {
+      complain(error.message);
+      return undefined;
+    }
+  };
+}
+
+export async function enter() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  if (given.has("token")) await ask("POST", "/api/session", { token: given.get("token") });
+  if (given.has("project")) localStorage.setItem("project", given.get("project"));
+  if (location.hash) history.replaceState(null, "", location.pathname);
+}
+
+export function thumbnail(project, image) {
+  return `/api/projects/${project}/images/${image}/thumbnail`;
+}

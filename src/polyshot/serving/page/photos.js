@@ -1,0 +1,102 @@
+// Photos from files, folders, the clipboard and the camera, and their way to the service.
+
+import { $, ask, complain, el, say } from "/page/api.js";
+
+const AT_ONCE = 8;
+const isPhoto = (file) => file.type.startsWith("image/") || /\.(jpe?g|png|webp|gif|bmp|tiff?|avif)$/i.test(file.name);
+
+// Everything that was dropped: files, and folders by their name.
+export async function dropped(transfer) {
+  const entries = [...transfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+  const files = [...transfer.files];  // before the first await: it is empty afterwards
+  if (!entries.length) return { loose: files.filter(isPhoto), folders: new Map() };
+  const loose = [];
+  const folders = new Map();
+  for (const entry of entries) {
+    if (entry.isDirectory) await sortInto(entry, folders);
+    else loose.push(await new Promise((done, fail) => entry.file(done, fail)));
+  }
+  return { loose: loose.filter(isPhoto), folders };
+}
+
+async function sortInto(folder, folders) {
+  const reader = folder.createReader();
+  for (;;) {
+    const some = await new Promise((done, fail) => reader.readEntries(done, fail));
+    if (!some.length) return;
+    for (const entry of some) {
+      if (entry.isDirectory) await sortInto(entry, folders);
+      else {
+        const file = await new Promise((done, fail) => entry.file(done, fail));
+        if (isPhoto(file)) folders.set(folder.name, [...(folders.get(folder.name) ?? []), file]);
+      }
+    }
+  }
+}
+
+export function chosen(files) {
+  const folders = new Map();
+  for (const file of [...files].filter(isPhoto)) {
+    const name = (file.webkitRelativePath || "").split("/").at(-2) ?? "";
+    folders.set(name, [...(folders.get(name) ?? []), file]);
+  }
+  return folders;
+}
+
+export function pick(input, then) {
+  input.value = "";
+  input.onchange = () => then([...input.files].filter(isPhoto));
+  input.click();
+}
+
+// Sends photos a few at a time; `kept` hears of each answer.
+export async function send(project, label, files, kept) {
+  const query = label === null ? "" : `?label=${encodeURIComponent(label)}`;
+  const refused = [];
+  for (let i = 0; i < files.length; i += AT_ONCE) {
+    const form = new FormData();
+    for (const file of files.slice(i, i + AT_ONCE)) form.append("images", file, file.name);
+    try {
+      const found = await ask("POST", `/api/projects/${project}/images${query}`, form);
+      refused.push(...found.refused.map((one) => one.detail));
+      kept(found.images);
+    } catch (error) {
+      refused.push(error.message);
+      kept([]);
+      if (error.status === 413 || error.status === 429) break;
+    }
+    say(`${Math.min(i + AT_ONCE, files.length)} of ${files.length} photos sent`);
+  }
+  if (refused.length) {
+    const more = refused.length > 3 ? ` … and ${refused.length - 3} more.` : "";
+    complain([...new Set(refused)].slice(0, 3).join(" ") + more);
+  }
+}
+
+export async function camera(title, take) {
+  let stream;
+  try {
+    stream = await navigator.mediaDevices.getUserMedia({ video: { width: { ideal: 1280 } } });
+  } catch {
+    complain("There is no camera that the page may use: allow it in the browser.");
+    return;
+  }
+  const dialog = $("camera");
+  $("camera-title").textContent = title;
+  $("taken").textContent = "";
+  $("video").srcObject = stream;
+  let count = 0;
+  $("take").onclick = () => {
+    const video = $("video");
+    const canvas = el("canvas", { width: video.videoWidth, height: video.videoHeight });
+    canvas.getContext("2d").drawImage(video, 0, 0);
+    canvas.toBlob((blob) => {
+      count += 1;
+      $("taken").textContent = `${count} taken`;
+      take(new File([blob], `camera-${Date.now()}.jpg`, { type: "image/jpeg" }));
+    }, "image/jpeg", 0.92);
+  };
+  $("camera-close").onclick = () => dialog.close();
+  dialog.onclose = () => stream.getTracks().forEach((track) => track.stop());
+  dialog.showModal();
+}

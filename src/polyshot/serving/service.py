@@ -1,0 +1,191 @@
+"""What the routes stand on: projects, decoding, learning and answering, in one place."""
+
+import asyncio
+import csv
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from polyshot.classifier import FewShotClassifier
+from polyshot.predict.none_of_these import NONE
+from polyshot.serving.batching import Answer, Batcher
+from polyshot.serving.decoding import Decoder
+from polyshot.serving.learning import Learner
+from polyshot.serving.limits import Limits, RefusedError
+from polyshot.serving.metrics import Metrics
+from polyshot.serving.records import Kept, Picture, Project
+from polyshot.serving.schemas import AnswerInfo, ClassInfo, JobInfo, ProjectInfo
+from polyshot.serving.store import Store
+from polyshot.serving.uploads import Upload
+
+SHOWN = 5
+"""Classes of which an answer tells the probability, where all are not asked for."""
+
+
+@dataclass(eq=False)
+class _Answered:
+    classifier: FewShotClassifier
+    answers: dict[int, Answer]
+
+
+class Service:
+    """One folder of projects, and what works on it."""
+
+    def __init__(
+        self, folder: Path, make: Callable[[], FewShotClassifier], limits: Limits | None = None
+    ) -> None:
+        """Open a folder; `make` returns classifiers that have learned nothing yet."""
+        self.limits = limits or Limits()
+        self.metrics = Metrics()
+        self.store = Store(folder, self.limits)
+        self.decoder = Decoder(self.limits)
+        self.batcher = Batcher(self.limits.queue, self.metrics)
+        self.learner = Learner(self.store, make, self.metrics)
+        self.streams = 0
+        """Who listens to events."""
+        self._answered: dict[str, _Answered] = {}
+
+    def close(self) -> None:
+        """Finish what runs, and end."""
+        self.learner.close()
+        self.batcher.close()
+        self.decoder.close()
+        self.store.close()
+
+    def about(self, project: Project) -> ProjectInfo:
+        """Describe a project."""
+        labelled, unlabelled = self.store.counts(project.id)
+        job = self.learner.find(project.id)
+        return ProjectInfo(
+            id=project.id,
+            name=project.name,
+            version=project.version,
+            classes=[
+                ClassInfo(name=name, examples=count)
+                for name, count in self.store.classes(project.id).items()
+            ],
+            labelled=labelled,
+            unlabelled=unlabelled,
+            fitted=self.learner.report(project.id),
+            job=None if job is None else JobInfo(**asdict(job)),
+        )
+
+    def delete(self, project: str) -> None:
+        """Forget a project."""
+        self.store.delete_project(project)
+        self.learner.forget(project)
+        self._answered.pop(project, None)
+
+    def picture(self, upload: Upload) -> Picture:
+        """Read an image that is to be kept, in another process."""
+        with self._counting():
+            return self.decoder.picture(upload.data, upload.file)
+
+    async def answer_upload(self, classifier: FewShotClassifier, upload: Upload) -> Answer:
+        """Classify an image as soon as it is decoded, while others of its request are not yet."""
+        with self._counting():
+            pixels = await asyncio.to_thread(self.decoder.pixels, upload.data, upload.file)
+        return (await self.answer(classifier, [pixels]))[0]
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        try:
+            yield
+        except RefusedError:
+            self.metrics.add("refused_images_total")
+            raise
+
+    async def answer(
+        self, classifier: FewShotClassifier, images: Sequence[NDArray[np.uint8]]
+    ) -> list[Answer]:
+        """Classify images ``[h, w, 3]``, in batches with those of others."""
+        waiting = [
+            asyncio.wrap_future(one) for one in self.batcher.submit(classifier, list(images))
+        ]
+        try:
+            return await asyncio.wait_for(asyncio.gather(*waiting), self.limits.answer_seconds)
+        except TimeoutError:
+            raise RefusedError(503, "It takes too long to classify: ask again later.") from None
+
+    async def answer_kept(self, project: str, images: Sequence[Kept]) -> list[Answer]:
+        """Classify images of a project; what is known already is not asked again."""
+        classifier = await asyncio.to_thread(self.learner.classifier, project)
+        known = self._answered.get(project)
+        if known is None or known.classifier is not classifier:
+            known = self._answered[project] = _Answered(classifier, {})
+        new = [one for one in images if one.id not in known.answers]
+        step = max(1, self.limits.queue // 4)  # others want a place in the queue, too
+        for start in range(0, len(new), step):
+            some = new[start : start + step]
+            pixels = await asyncio.to_thread(self._pixels, project, some)
+            found = await self.answer(classifier, pixels)
+            known.answers |= {one.id: each for one, each in zip(some, found, strict=True)}
+        return [known.answers[one.id] for one in images]
+
+    def _pixels(self, project: str, images: Sequence[Kept]) -> list[NDArray[np.uint8]]:
+        made = []
+        for one in images:
+            try:
+                with Image.open(self.store.file_of(project, one.sha256)) as image:
+                    made.append(np.asarray(image.convert("RGB")))
+            except FileNotFoundError:
+                raise RefusedError(404, "An image was deleted meanwhile: ask again.") from None
+        return made
+
+    async def labels_csv(self, project: str) -> str:
+        """Write all images of a project with their labels: given by the user, or answered."""
+        images = await asyncio.to_thread(self.store.images, project)
+        unlabelled = [one for one in images if one.label is None]
+        answers: dict[int, AnswerInfo] = {}
+        if unlabelled and self.store.fit_of(project) is not None:
+            classifier = await asyncio.to_thread(self.learner.classifier, project)
+            found = await self.answer_kept(project, unlabelled)
+            for one, each in zip(unlabelled, found, strict=True):
+                answers[one.id] = described(classifier, each, one.file, one.id)
+        text = io.StringIO()
+        writer = csv.writer(text)
+        writer.writerow(("file", "label", "labelled_by", "probability"))
+        for one in images:
+            if one.label is not None:
+                writer.writerow((_cell(one.file), _cell(one.label), "you", ""))
+            elif one.id in answers:
+                own = answers[one.id]
+                chance = f"{own.probability:.4f}"
+                writer.writerow((_cell(one.file), _cell(own.label), "classifier", chance))
+            else:
+                writer.writerow((_cell(one.file), "", "", ""))
+        return text.getvalue()
+
+
+def described(
+    classifier: FewShotClassifier,
+    answer: Answer,
+    file: str,
+    image: int | None = None,
+    none_rate: float | None = None,
+    shown: int = SHOWN,
+) -> AnswerInfo:
+    """Put an answer into words, the likeliest classes first."""
+    order = np.argsort(-answer.probabilities, kind="stable")[:shown]
+    chances = {str(classifier.classes_[i]): float(answer.probabilities[i]) for i in order}
+    label = next(iter(chances))
+    none = none_rate is not None and answer.none_rate is not None and answer.none_rate <= none_rate
+    return AnswerInfo(
+        image=image,
+        file=file,
+        label=NONE if none else label,
+        probability=chances[label],
+        probabilities=chances,
+        none_rate=answer.none_rate,
+    )
+
+
+def _cell(text: str) -> str:
+    """Keep spreadsheets from taking a name for a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "@", "\t")) else text
