@@ -282,11 +282,15 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
         },
     ),
     "backbones": Grid(
-        {"table": "backbones", "run": ("backbones", "lite0")},
+        {"table": "backbones", "run": ("backbones", "lite0", "lite0-power")},
         {
             "ours, left out": {"note": "left-out"},
             "Lite0": {"note": "efficientnet-lite0", "adaptation": "ridge"},
-            "Lite0, queries seen once": {"note": "efficientnet-lite0:query-one"},
+            "Lite0, queries seen once": {
+                "note": "efficientnet-lite0:query-one",
+                "run": "backbones",
+            },
+            "the same, ridge on roots": {"run": "lite0-power"},
             "Lite0 + tsa": {"note": "efficientnet-lite0", "adaptation": "tsa"},
             "Lite0 + ours": {"note": "efficientnet-lite0,left-out", "adaptation": "ridge"},
             "Lite0 + ours, both by tsa": {
