@@ -20,6 +20,7 @@ from tests.helpers import (
     answers,
     embedded_tasks,
     from_table,
+    picture,
     quick_default,
     random_pool,
     run_here,
@@ -66,6 +67,47 @@ def test_the_tours_code(
     monkeypatch.chdir(workplace)
     exec(compile(code, "tour.md", "exec"), {"__name__": "__main__"})
     assert "Expected accuracy" in capsys.readouterr().out
+
+
+# --- a classifier to keep
+
+
+@pytest.fixture(scope="module")
+def photos(workplace: Path) -> Path:
+    """Folders of photos: what is in the classifier, what is added, what is new."""
+    for c, name in enumerate(("cat", "dog", "owl")):
+        for folder in ("photos", "more", "new"):
+            (workplace / folder / name).mkdir(parents=True)
+            for i in range(4 if folder == "photos" else 1):
+                picture(10 * c + i, (40, 30)).save(workplace / folder / name / f"{i}.jpg")
+    return workplace
+
+
+KEEP = blocks("keep.md", "console")[0].splitlines()
+
+
+@pytest.mark.parametrize("command", KEEP)
+def test_commands_of_what_is_kept(
+    command: str, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(photos / "quick"))
+    run_here(shortened(command), photos)
+
+
+@pytest.mark.parametrize("code", blocks("keep.md", "python"))
+def test_code_of_what_is_kept(code: str, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "sklearn" in code:
+        pytest.importorskip("sklearn")
+    monkeypatch.setenv(VARIABLE, str(photos / "quick"))
+    monkeypatch.chdir(photos)
+    names = {}
+    for prefix, folder in (("", "photos"), ("more_", "more")):
+        images = sorted(str(file) for file in Path(folder).rglob("*.jpg"))
+        names[f"{prefix}images"] = images
+        names[f"{prefix}labels"] = [Path(file).parent.name for file in images]
+    exec(compile(code.replace("efficientnet-lite0", "default"), "keep.md", "exec"), names)
+    if "classifier" in names:
+        assert names["classifier"].classes_.tolist() == ["cat", "owl"]  # type: ignore[attr-defined]
 
 
 # --- how to extend

@@ -16,8 +16,11 @@ from torch import Tensor, nn
 
 from polyshot.classifier import FewShotClassifier
 from polyshot.classifier.saved import ABOUT, EXAMPLES, FORMAT, LEARNED, NETWORKS
+from polyshot.data.readers.examples import read_support
+from polyshot.data.toy import draw_example
 from polyshot.errors import PolyshotError
 from polyshot.models.foreign import Foreign
+from polyshot.models.loaders import LITE0, has_lite0
 from polyshot.pool.pool import Pool
 from polyshot.pool.precision import from_stored, rounded, to_exact, to_stored
 from polyshot.predict.predict import Adaptation
@@ -151,6 +154,25 @@ def test_it_needs_no_examples(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "c") as file:
         assert EXAMPLES not in file.namelist()
     check_same(classifier, FewShotClassifier.load(tmp_path / "c"))
+
+
+@pytest.mark.parametrize(("name", "most"), [("shipped", 12e6), (LITE0, 8e6)])
+def test_the_files_of_the_defaults_are_small(name: str, most: float, tmp_path: Path) -> None:
+    """With what `tsa` learns on the pool that ships; how long it learns changes no size."""
+    if name == LITE0 and not has_lite0():
+        pytest.skip("the extra [imagenet] is not installed")
+    pool = Pool.default() if name == "shipped" else Pool.from_backbone(LITE0)
+    pool = replace(pool.with_views("one"), adaptation=replace(pool.adaptation, updates=1))
+    drawn = draw_example(tmp_path / "example", classes=5, shot=5, queries=1)
+    images, labels = read_support(drawn.support)
+    classifier = pool.classifier().fit(images, labels)
+    assert classifier.adaptation_ == ("tsa" if name == "shipped" else "ridge")
+    loaded = again(classifier, tmp_path)
+    assert (tmp_path / "colours.polyshot").stat().st_size < most
+    assert len(pickle.dumps(classifier)) < most
+    np.testing.assert_array_equal(
+        loaded.predict_proba(images[:3]), classifier.predict_proba(images[:3])
+    )
 
 
 def test_weights_that_were_rounded_once_are_found_out() -> None:

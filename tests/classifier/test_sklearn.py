@@ -15,6 +15,7 @@ import torch
 
 from polyshot import FewShotClassifier, ImageEmbedder, PolyshotError, Pool
 from polyshot.classifier import estimator
+from polyshot.pool.default import VARIABLE
 from tests.helpers import colour_pool as make_pool
 from tests.helpers import examples, random_pool
 
@@ -179,6 +180,8 @@ def test_pools_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         for one in (classifier, clone(classifier)):
             assert one.fit(IMAGES, LABELS).predict(QUERIES).tolist() == WANTED
         assert loads == ["colours"]
+        monkeypatch.setenv(VARIABLE, "another")
+        assert classifier.pools == [POOL] and loads == ["colours"] * 2
     finally:
         estimator._named.cache_clear()
 

@@ -26,8 +26,8 @@ from polyshot.predict.ensemble import mixed
 from polyshot.tasks import Queries
 from polyshot.util.counter_rng import key
 
-REPEATS = 40
-"""Subsets of each size that `curve` draws."""
+REPEATS, LEAST = 40, 4
+"""Subsets of each size that `curve` draws; of more than a hundred examples fewer, but so many."""
 LAST = 3
 """Sizes that the power law is fitted to: curves flatten, and the first examples tell less."""
 WORTH = 0.01
@@ -69,7 +69,7 @@ class Curve:
     """Accuracy by the number of examples, and what more of them are expected to bring."""
 
     shots: tuple[int, ...]
-    """Examples of a class; of smaller classes all but one."""
+    """Examples of a class; of smaller classes as many as they can spare."""
     accuracy: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
@@ -123,7 +123,9 @@ def find_suspects(answering: Answering, examples: Examples) -> list[Suspect]:
     ]
 
 
-def order_to_label(answering: Answering, queries: Sequence[Queries]) -> list[Suggestion]:
+def order_to_label(
+    answering: Answering, queries: Sequence[Queries], count: int | None = None
+) -> list[Suggestion]:
     """Order images by how much their labels would help, the most useful first.
 
     The first is the one whose two likeliest classes are closest to each other. Then, again and
@@ -138,7 +140,7 @@ def order_to_label(answering: Answering, queries: Sequence[Queries]) -> list[Sug
     left = torch.ones_like(doubt, dtype=torch.bool)
     apart = torch.ones_like(doubt)
     order = []
-    for _ in range(len(doubt)):
+    for _ in range(len(doubt) if count is None else min(count, len(doubt))):
         score = (doubt * apart).masked_fill(~left, -1.0)
         chosen = int(score.argmax())
         order.append(chosen)
@@ -172,15 +174,15 @@ def _vectors(answering: Answering, queries: Sequence[Queries]) -> Tensor:
 def learning_curve(answering: Answering, examples: Examples, seed: int = 0) -> Curve:
     """Measure the accuracy with some of the examples, on the others.
 
-    Subsets of one, two, four ... examples of each class are drawn `REPEATS` times each. An
+    Subsets of one, two, four ... examples of each class are drawn `REPEATS` times each (seldomer of
+    many examples: intervals are over these). An
     example's own accuracy is the share of the subsets without it that classify it right; intervals
     are over examples. Errors are taken to fall by the same factor with every doubling (a power
     law, fitted to the last sizes): so follows what twice as many would bring, and its interval from
     drawing the examples anew, with replacement.
     """
     mask = examples.task.present[0]  # [W, S]
-    counts = mask.sum(1)
-    most = int(counts.max()) - 1
+    most = int(_spared(mask.sum(1)).max())
     shots = [2**k for k in range(most.bit_length()) if 1.7 * 2**k <= most] + [most]
     draw = np.random.default_rng(key("curve", seed))
     by_example, of = [], ""
@@ -194,19 +196,26 @@ def learning_curve(answering: Answering, examples: Examples, seed: int = 0) -> C
     gain: tuple[float | None, float | None, float | None] = (None, None, None)
     if len(shots) > 1:
         picks = draw.integers(count, size=(1000, count))
-        gains = [_expected(shots, np.nanmean(table[:, pick], 1), count) for pick in picks]
+        total = mask.shape[1]
+        gains = [_expected(shots, np.nanmean(table[:, pick], 1), count, total) for pick in picks]
         low, high = np.quantile(gains, [0.025, 0.975]).tolist()
-        gain = (_expected(shots, means, count), low, high)
+        gain = (_expected(shots, means, count, total), low, high)
     lows, highs = tuple(end[0] for end in ends), tuple(end[1] for end in ends)
     return Curve(tuple(shots), tuple(map(float, means)), lows, highs, *gain, of)
 
 
-def _expected(shots: Sequence[int], accuracies: Any, count: int) -> float:
-    """Say what twice as many examples would bring, by a power law through the last accuracies."""
+def _spared(counts: Tensor) -> Tensor:
+    """Say how many of a class's images may be learned from: one in five, at least one, is tried."""
+    return (counts - (counts // 5).clamp(min=1)).clamp(min=1)
+
+
+def _expected(shots: Sequence[int], accuracies: Any, count: int, total: int) -> float:
+    """Say what twice `total` examples would bring, by a power law through the last accuracies."""
     # No example wrong of so many is not no error: half of one is taken instead.
     errors = np.log(np.maximum(1 - accuracies[-LAST:], 0.5 / count))
     slope = float(np.polyfit(np.log2(shots[-LAST:]), errors, 1)[0])
-    return float((1 - accuracies[-1]) * (1 - math.exp(slope)))
+    now = (1 - accuracies[-1]) * math.exp(slope * math.log2(total / shots[-1]))
+    return float(now * (1 - math.exp(slope)))
 
 
 def _held_out(
@@ -216,11 +225,12 @@ def _held_out(
     task = examples.task
     mask = task.present[0]
     way, slots = mask.shape
-    lots = torch.from_numpy(draw.random((REPEATS, way, slots)))
+    repeats = max(LEAST, min(REPEATS, 100 * REPEATS // len(examples)))
+    lots = torch.from_numpy(draw.random((repeats, way, slots)))
     ranks = lots.masked_fill(~mask, 2.0).argsort(-1).argsort(-1)
-    taken = torch.minimum(mask.sum(1) - 1, torch.tensor(shot)).clamp(min=1)  # [W]
+    taken = torch.minimum(_spared(mask.sum(1)), torch.tensor(shot))  # [W]
     kept = (ranks < taken.unsqueeze(1)) & mask  # [T, W, S]
-    asked = torch.arange(way * slots).expand(REPEATS, -1)
+    asked = torch.arange(way * slots).expand(repeats, -1)
     parts, measured = [], ""
     for i, (pool, one) in enumerate(zip(answering.pools, answering.fitted.pools, strict=True)):
         evidence = one.with_weights(pool, examples.support(i), answering.mixes)
@@ -229,7 +239,7 @@ def _held_out(
         given = (evidence, kept, asked, answering.mixes, pool.metric, pool.adaptation, how)
         parts.append(held_out_probabilities(*given).flatten(0, 1).unsqueeze(0))
         measured = measured or ("prototypes" if how == "none" else how)
-    answers = mixed(parts, answering.fitted.weights)[0].view(REPEATS, way, slots, way)
+    answers = mixed(parts, answering.fitted.weights)[0].view(repeats, way, slots, way)
     right = answers.argmax(-1) == torch.arange(way)[:, None]  # [T, W, S]
     tried = mask & ~kept
     shares = (right & tried).sum(0) / tried.sum(0)  # NaN where it was never asked

@@ -156,6 +156,9 @@ class FewShotClassifier(StepByStep, Estimator):
         from it: `add`, `forget`, `relabel`, `suspects`. What it needs to be loaded, and what is
         promised about the file, is in docs/keep.md.
         """
+        self._check_fitted()
+        if self.can_estimate:
+            self.estimate()  # once, for all who load it
         saved.write(Path(path), self._saved(examples))
 
     @classmethod
@@ -191,8 +194,8 @@ class FewShotClassifier(StepByStep, Estimator):
     def _saved(self, examples: bool) -> Saved:
         self._check_fitted()
         options = {name: getattr(self, name) for name in OPTIONS}
-        estimate = self.estimate() if self.can_estimate else None
-        return Saved(options, self._answering, estimate, self._examples if examples else None)
+        kept = self._examples if examples else None
+        return Saved(options, self._answering, self._estimate, kept)
 
     @classmethod
     def _of(cls, kept: Saved) -> Self:

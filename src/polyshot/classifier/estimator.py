@@ -6,6 +6,7 @@ is needed, once, so that a search over many settings has one copy of each.
 """
 
 import inspect
+import os
 import sys
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from polyshot.errors import PolyshotError, join_names
 from polyshot.models.foreign import EMBEDDINGS
+from polyshot.pool.default import VARIABLE
 from polyshot.pool.forms import load_pools
 from polyshot.pool.pool import Pool
 from polyshot.util.checks import BadValueError
@@ -82,7 +84,7 @@ class Estimator:
     def pools(self) -> list[Pool]:
         """What embeds the images, as a list; a name is loaded."""
         if isinstance(self.pool, str | Path):
-            return list(_named(str(self.pool)))
+            return list(_named(str(self.pool), *_state(str(self.pool))))
         given = [self.pool] if isinstance(self.pool, Pool) else self.pool
         if isinstance(given, Sequence) and all(isinstance(each, Pool) for each in given):
             return list(given)
@@ -99,10 +101,17 @@ class Estimator:
 
 
 @lru_cache(maxsize=4)
-def _named(name: str) -> list[Pool]:
-    """Load what a name means, once."""
-    pools, _ = load_pools(name, best_device())
+def _named(name: str, *_: object) -> list[Pool]:
+    """Load what a name means, once as long as that stays as it is."""
+    pools, _form = load_pools(name, best_device())
     return pools
+
+
+def _state(names: str) -> list[object]:
+    """Tell what a name's meaning depends on: the default's variable, and when folders changed."""
+    files = [Path(name.strip()) / "pool.json" for name in names.split(",")]
+    changed = [file.stat().st_mtime_ns if file.is_file() else 0 for file in files]
+    return [os.environ.get(VARIABLE), *changed]
 
 
 def not_fitted(message: str) -> PolyshotError:

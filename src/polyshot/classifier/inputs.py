@@ -85,7 +85,9 @@ def _as_tensor(given: Any, dim: object) -> Tensor:
             return given
         array = np.asarray(given)
         if array.dtype == object:
-            array = array.astype(np.float32) if array.ndim else np.asarray("none")
+            if not array.ndim:
+                raise TypeError("no rows")
+            array = array.astype(np.float32)
         return torch.from_numpy(array if array.flags.writeable else array.copy())
     except (TypeError, ValueError, RuntimeError):  # paths, pictures, rows of many lengths
         raise BadValueError(

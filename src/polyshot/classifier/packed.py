@@ -12,7 +12,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from polyshot.errors import PolyshotError
 from polyshot.models.backbone import sites_of
 from polyshot.models.modulators import TaskModulators
 from polyshot.pool.pool import Pool
@@ -48,17 +47,15 @@ def unpack(
 ) -> FittedEnsemble:
     """Make from `pack`'s tensors what answers; inverse of it up to its rounding.
 
-    `about` has what is no tensor: how each pool mixes, adapts and shares.
+    `about` has what is no tensor: how each pool mixes, adapts and shares. Where a tensor is missing
+    it is a KeyError, where it does not fit a ValueError.
     """
     tensors = from_stored(packed)
-    try:
-        fitted = [
-            _unpack_pool(_inside(tensors, str(i)), pool, one)
-            for i, (pool, one) in enumerate(zip(pools, about.pools, strict=True))
-        ]
-        return FittedEnsemble(fitted, tensors["shares"])
-    except (KeyError, ValueError, RuntimeError) as error:
-        raise PolyshotError(f"what was learned is incomplete ({error})") from None
+    fitted = [
+        _unpack_pool(_inside(tensors, str(i)), pool, one)
+        for i, (pool, one) in enumerate(zip(pools, about.pools, strict=True))
+    ]
+    return FittedEnsemble(fitted, tensors["shares"])
 
 
 def _unpack_pool(tensors: Mapping[str, Tensor], pool: Pool, about: FittedTasks) -> FittedTasks:

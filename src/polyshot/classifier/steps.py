@@ -114,14 +114,16 @@ class StepByStep(Fitted):
         self._check_two()
         return find_suspects(self._answering, examples)
 
-    def next_to_label(self, images: Images, report: Progress | None = None) -> list[Suggestion]:
+    def next_to_label(
+        self, images: Images, count: int | None = None, report: Progress | None = None
+    ) -> list[Suggestion]:
         """Order unlabelled images by how much an answer would help, the most useful first.
 
         These are images of which the classifier is in doubt, and unlike those before them in the
-        list (`advice.order_to_label` has the rule).
+        list (`advice.order_to_label` has the rule); with `count`, the first so many.
         """
         queries = self._queries(images, report)
-        return order_to_label(self._answering, queries)
+        return order_to_label(self._answering, queries, count)
 
     def curve(self, seed: int = 0) -> Curve:
         """Measure the accuracy by the number of examples, and whether more would help.
@@ -201,13 +203,13 @@ class StepByStep(Fitted):
         tasks = []
         for i, (pool, one) in enumerate(zip(pools, answering.fitted.pools, strict=True)):
             table = examples.table(pool, self.batch)
-            # A blend is mixed anew, and embeds the examples itself.
-            networks = [] if mixes == "modulators" else one.networks(pool, mixes)
-            for network, old in zip(networks, known.embeddings[i], strict=False):
-                parts = [old[rows].to(pool.device)]
-                if items is not None:
-                    parts.append(tables[i].embed(network))
-                table.keep(network, torch.cat(parts))
+            if mixes != "modulators":  # a blend is mixed anew, and embeds the examples itself
+                networks = one.networks(pool, mixes)
+                for network, old in zip(networks, known.embeddings[i], strict=True):
+                    parts = [old[rows].to(pool.device)]
+                    if items is not None:
+                        parts.append(tables[i].embed(network))
+                    table.keep(network, torch.cat(parts))
             tasks.append(Tasks.of_examples(table, indices))
         self._learn(classes, answering.says, mixes, tasks, examples, report)
         return self

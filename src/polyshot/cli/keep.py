@@ -74,9 +74,9 @@ def suggest(
     paths = read_queries(query)
     loaded = FewShotClassifier.load(model, best_device(device))
     with progress("images") as report:
-        order = loaded.next_to_label(paths, report)
+        order = loaded.next_to_label(paths, count, report)
     lines = []
-    for each in order[:count]:
+    for each in order:
         other = (each.runner_up, f"{each.runner_up_probability:.2f}")
         lines.append((paths[each.image], each.label, f"{each.probability:.2f}", *other))
     show_table(("image", "perhaps", "probability", "or", "its probability"), lines)
