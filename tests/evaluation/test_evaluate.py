@@ -408,7 +408,8 @@ def test_embeddings_are_made_once(pack: Pack, tmp_path: Path) -> None:
         return Target(pack, CPU, [SHAPE], 30, seed, "all", cache=cache, report=report)
 
     first, images = embed_all(target(), pool), len(pack.domain.labels)
-    assert calls == 3 * [("embed signs", images, images)]  # `off` is the base
+    ends = [call for call in calls if call[1] == images]
+    assert ends == 3 * [("embed signs", images, images)]  # `off` is the base
     torch.testing.assert_close(first, pool.embed(pack.images))
     files = sorted((tmp_path / "cache").iterdir())
     assert len(files) == 3 and not any(f.name.startswith(".") for f in files)
@@ -425,7 +426,7 @@ def test_changed_weights_are_embedded_anew(pack: Pack, tmp_path: Path) -> None:
         target = Target(
             pack, CPU, [SHAPE], 30, part="all", cache=cache, report=lambda *all: calls.append(all)
         )
-        return embed_all(target, pool), len(calls)
+        return embed_all(target, pool), sum(done == total for _, done, total in calls)
 
     first, _ = made(random_pool())
     other = random_pool()

@@ -109,7 +109,7 @@ def test_the_meter_writes_down_who_was_measured_how(pack: Pack, tmp_path: Path) 
     assert result.seconds is not None and result.seconds > 0
     assert result.device.startswith("cpu")
     assert result.calibration_error is not None and 0 < result.calibration_error < 1
-    with pytest.raises(PolyshotError, match="knows the adaptations none, head, not 'steps'"):
+    with pytest.raises(PolyshotError, match="knows the adaptations none, head, ridge, not 'steps'"):
         meter.measure(Target(pack, CPU, [SHAPE], 5), SHAPE, "steps", 4)
 
 
