@@ -24,6 +24,7 @@ from polyshot.config import AdaptationConfig
 from polyshot.models.backbone import Snapshot, state_hash
 from polyshot.models.foreign import Foreign, ForeignConfig
 from polyshot.models.heads import Metric
+from polyshot.models.loaders import LITE0
 from polyshot.models.rebuilt import can_rebuild
 from polyshot.pool.pool import Pool
 from polyshot.pool.precision import Precision, rounded
@@ -216,7 +217,8 @@ def as_kept(pool: Pool, precision: Kept) -> Pool:
         stored = can_rebuild(config)
     if precision == "full" or (precision == "auto" and not (foreign and stored)):
         return pool
-    wanted: Precision = "half" if precision == "auto" else precision
+    compact: Precision = "eight" if pool.backbone == LITE0 else "half"  # measured: docs/keep.md
+    wanted: Precision = compact if precision == "auto" else precision
     base = _rounded(pool.base, wanted) if stored else pool.base
     modulators = pool.modulators
     if precision != "auto":
