@@ -92,6 +92,11 @@ def test_small_domains_are_targets_only(count: int) -> None:
     assert split == ClassSplit((), (), tuple(range(count)), rule="target-only")
 
 
+def test_five_classes_of_a_part_are_enough() -> None:
+    split = split_classes([str(i) for i in range(34)])
+    assert split.rule == "random" and split.sizes == (23, 5, 6)
+
+
 NAMES = ["ant", "bee", "cat", "dog"]
 
 

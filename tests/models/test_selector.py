@@ -20,11 +20,12 @@ def test_scores_are_a_two_layer_perceptron() -> None:
 def test_standardisation_is_kept_with_the_weights() -> None:
     selector, tasks = Selector(6, 3), 5 + 3 * torch.randn(50, 6)
     tasks[:, 2] = 4.0  # an entry that never varies
+    tasks[:, 3] = 4.0 + 1e-3 * torch.randn(50)  # and one that hardly does
     selector.standardise(tasks)
     standard = (tasks - selector.mean) / selector.std
     torch.testing.assert_close(standard.mean(0), torch.zeros(6), atol=1e-5, rtol=0)
     spread = torch.ones(6)
-    spread[2] = 0
+    spread[2:4] = tasks[:, 2:4].std(0, correction=0)  # only centred
     torch.testing.assert_close(standard.std(0, correction=0), spread)
     again = Selector(6, 3)
     again.load_state_dict(selector.state_dict())

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from polyshot.config import AdaptationConfig
 from polyshot.models.heads import Metric, prototypes
+from polyshot.predict.adapt import learn
 from polyshot.predict.adapt.learn import (
     Adadelta,
     _learn,
@@ -188,7 +189,7 @@ def test_a_map_helps_where_it_can() -> None:
     assert accuracy("pa") > accuracy("none") + 0.02
 
 
-def test_halves_must_clearly_prefer_another_rate() -> None:
+def test_halves_must_clearly_prefer_another_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers without learning that are right on some more of 40 images than with it."""
     support = embeddings(1, 5, 8, 12)
     usual = torch.full((1,), 10.0)
@@ -202,11 +203,15 @@ def test_halves_must_clearly_prefer_another_rate() -> None:
 
         return plain
 
-    learns = [
-        len(learn_maps(support, None, usual, right_on(count), config).rows) for count in range(41)
-    ]
-    assert learns[0] == 1 and learns[40] == 0
-    assert learns == sorted(learns, reverse=True)
+    def learns() -> list[int]:
+        answers = (right_on(count) for count in range(0, 41, 2))
+        return [len(learn_maps(support, None, usual, each, config).rows) for each in answers]
+
+    found = learns()
+    assert found[0] == 1 and found[-1] == 0
+    assert found == sorted(found, reverse=True)
+    monkeypatch.setattr(learn, "MARGIN", 0.0)
+    assert sum(found) - sum(learns()) == 2  # four images, of which `count` takes two a step
 
 
 def test_one_class_learns_nothing() -> None:
