@@ -1,9 +1,9 @@
 """What keeping a classifier costs: size, time, accuracy; and what its suggestions are worth.
 
     python benchmarks/keep.py size
-    python benchmarks/keep.py precision packs --targets cifar100,dtd,flowers --episodes 100
-    python benchmarks/keep.py learned packs --targets cifar100,dtd,flowers --episodes 8
-    python benchmarks/keep.py suggest packs --targets flowers,plankton --episodes 20
+    python benchmarks/keep.py precision packs --targets cifar100,flowers --episodes 300
+    python benchmarks/keep.py learned packs --targets cifar100,gtsrb,plankton --episodes 12
+    python benchmarks/keep.py suggest packs --targets flowers,plankton --episodes 60
 
 `size` fits the shipped pool and EfficientNet-Lite0 to 5 x 5 drawn examples and saves, loads and
 pickles them. `precision` rounds the weights of Lite0 and classifies by ridge, the same tasks in

@@ -98,7 +98,7 @@ def _coded(name: str, steps: Tensor, factor: Tensor, precision: str) -> dict[str
     if precision != "six":
         return {name: steps, name + FACTOR: factor}
     # Weights do not repeat: codes of the letters alone are smaller than those of repeated stretches
-    # too, and made in a tenth of the time.
+    # too, and made in a seventh of the time.
     packer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS, 9, zlib.Z_HUFFMAN_ONLY)
     packed = bytearray(packer.compress(steps.numpy().tobytes()) + packer.flush())
     return {
