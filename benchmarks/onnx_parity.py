@@ -20,17 +20,18 @@ from PIL import Image
 from polyshot.classifier import FewShotClassifier
 from polyshot.data.readers.examples import read_queries, read_support
 from polyshot.data.toy import draw_example
+from polyshot.pool.default import PACKAGED
 from polyshot.pool.forms import load_pools
 
 ROOT = Path(__file__).parents[1]
 RUN = runpy.run_path(str(ROOT / "examples" / "run_onnx.py"))
 FORMS = [  # a title, pools, adaptation, examples of each class, none_rate
-    ("`fast`: Lite0, `ridge`", "fast", "auto", 5, None),
-    ("`full`: Lite0 and ours", "full", "auto", 5, None),
+    ("`fast`: the soup on Lite0, `ridge`", "fast", "auto", 5, None),
+    ("Lite0 and ours together", f"efficientnet-lite0,{PACKAGED}", "auto", 5, None),
     ("ours, `tsa`, five views", "shipped", "auto", 5, None),
     ("ours, one example a class", "shipped", "auto", 1, None),
     ("ours, none of these", "shipped", "auto", 5, 0.1),
-    ("`full`, none of these", "full", "auto", 5, 0.1),
+    ("Lite0 and ours together, none of these", f"efficientnet-lite0,{PACKAGED}", "auto", 5, 0.1),
 ]
 HEAD = ("classifier", "file, MB", "on the examples", "from files", "same labels")
 
@@ -54,7 +55,7 @@ def row(title: str, names: str, adaptation: str, shot: int, rate: float | None, 
         folder = Path(name)
         drawn = draw_example(folder / "e", "flowers", classes=5, shot=shot, queries=40)
         files = half_jpeg(read_queries([drawn.query]))
-        pools, _ = load_pools("full" if names == "shipped" else names)
+        pools, _ = load_pools(str(PACKAGED) if names == "shipped" else names)
         classifier = FewShotClassifier(
             pools[-1] if names == "shipped" else pools, adaptation=adaptation, none_rate=rate
         )
