@@ -68,10 +68,10 @@ def combined(estimates: Sequence[Estimate]) -> Estimate:
     if not estimates:
         raise PolyshotError("There is nothing to average.")
     count = len(estimates)
-    value = sum(each.value for each in estimates) / count
+    value = math.fsum(each.value for each in estimates) / count
     every = [dict(each.by_training) for each in estimates]
     alike = all(own.keys() == every[0].keys() for own in every)
-    means = {key: sum(own[key] for own in every) / count for key in every[0]} if alike else {}
+    means = {key: math.fsum(own[key] for own in every) / count for key in every[0]} if alike else {}
     half_width = math.hypot(*(each.episodes for each in estimates)) / count
     return Estimate(value, half_width, tuple(means.items()))
 
