@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 RUN = runpy.run_path(str(ROOT / "examples" / "run_onnx.py"))
 FORMS = [  # a title, pools, adaptation, examples of each class, none_rate
     ("`fast`: the soup on Lite0, `ridge`", "fast", "auto", 5, None),
+    ("`full`: the soup on Lite0, `tsa`", "full", "tsa", 5, None),
     ("Lite0 and ours together", f"efficientnet-lite0,{PACKAGED}", "auto", 5, None),
     ("ours, `tsa`, five views", "shipped", "auto", 5, None),
     ("ours, one example a class", "shipped", "auto", 1, None),
