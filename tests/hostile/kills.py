@@ -1,0 +1,342 @@
+"""Commands that are killed at a random moment, and then run again."""
+
+import hashlib
+import json
+import random
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from polyshot.data.pack import Pack
+from polyshot.errors import PolyshotError
+from polyshot.pool.pool import Pool
+from tests.helpers import coloured
+
+from .processes import Running, polyshot
+from .trials import HANG, RIGHT, Part, Verdict
+from .world import SETTINGS, World, training
+
+TIMES = ("seconds", "added_seconds", "when", "description_hash", "images_per_second")
+"""What differs between two runs that are alike."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A command that writes into ``out`` of the folder that it runs in."""
+
+    name: str
+    about: str
+    words: Callable[[World, random.Random], list[object]]
+    trials: int
+    before: Callable[[World, Path], None] = lambda _world, _folder: None
+    """Puts what the command changes into a folder."""
+    variants: int = 1
+    """How many commands `words` chooses from, by the numbers 0, 1, ..."""
+
+
+def part_of(scene: Scene, world: World) -> Part:
+    """Make a row of the table."""
+
+    def run(draw: random.Random, folder: Path) -> Verdict:
+        words = scene.words(world, draw)
+        reference = _reference(scene, world, words)
+        return killed_and_again(scene, world, words, reference, draw, folder)
+
+    about = f"`{scene.about}` killed and run again"
+    return Part(f"kill-{scene.name}", about, scene.trials, run, patience=4 * HANG)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An uninterrupted run."""
+
+    seconds: float
+    tree: Mapping[str, str]
+
+
+def _reference(scene: Scene, world: World, words: list[object]) -> Reference:
+    key = hashlib.sha256(repr(words).encode()).hexdigest()[:12]
+
+    def make(place: Path) -> None:
+        folder = place.parent / "uninterrupted"
+        folder.mkdir()
+        scene.before(world, folder)
+        ended = polyshot(*words, folder=folder)
+        assert ended.code == 0, ended.err
+        place.write_text(json.dumps({"seconds": ended.seconds, "tree": tree_of(folder)}))
+        shutil.rmtree(folder)
+
+    return Reference(**json.loads(world.made(f"reference-{scene.name}-{key}", make).read_text()))
+
+
+def killed_and_again(
+    scene: Scene,
+    world: World,
+    words: list[object],
+    reference: Reference,
+    draw: random.Random,
+    folder: Path,
+) -> Verdict:
+    """Kill the command once, and run it to its end."""
+    place = folder / "here"
+    place.mkdir()
+    scene.before(world, place)
+    first = Running(*words, folder=place)
+    try:
+        first.wait(draw.uniform(0, 1.05 * reference.seconds))
+        first.kill(whole=draw.random() < 0.5)
+        if (half := not_whole(place)) is not None:
+            return half
+        again = polyshot(*words, folder=place)
+    finally:
+        first.sweep()
+    verdict = again.verdict()
+    # It may have been killed when all was done.
+    finished = verdict.kind == "refused" and " exists: " in again.err
+    if verdict.kind != "right" and not finished:
+        return Verdict("traceback" if verdict.kind == "refused" else verdict.kind, again.err[-400:])
+    return compared(tree_of(place), reference.tree)
+
+
+def compared(found: Mapping[str, str], wanted: Mapping[str, str]) -> Verdict:
+    """Compare what a run left with what an uninterrupted one leaves."""
+    if more := sorted(set(found) - set(wanted)):
+        return Verdict("left", ", ".join(more[:5]))
+    if gone := sorted(set(wanted) - set(found)):
+        return Verdict("lost", ", ".join(gone[:5]))
+    if other := [name for name in wanted if found[name] != wanted[name]]:
+        return Verdict("different", ", ".join(other[:5]))
+    return RIGHT
+
+
+def not_whole(folder: Path) -> Verdict | None:
+    """Look for what has its name and is not whole, right after a kill."""
+    try:
+        for about in folder.rglob("[!.]*/domain.json"):
+            if not any(part.startswith(".") for part in about.relative_to(folder).parts[:-1]):
+                Pack.open(about.parent)
+        for about in folder.rglob("[!.]*/pool.json"):
+            if not any(part.startswith(".") for part in about.relative_to(folder).parts[:-1]):
+                Pool.load(about.parent)
+    except PolyshotError as error:
+        return Verdict("lost", str(error))
+    return None
+
+
+def tree_of(folder: Path) -> dict[str, str]:
+    """Hash every file of a folder; times in JSON are left out."""
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
+    return {str(file.relative_to(folder)): _hashed(file) for file in files}
+
+
+def _hashed(file: Path) -> str:
+    if file.name in ("metrics.jsonl", "environment.json") or file.suffix == ".lock":
+        return "there"  # how long steps took, and the machine
+    data = file.read_bytes()
+    if file.suffix == ".json":
+        data = json.dumps(_timeless(json.loads(data))).encode()
+    elif file.suffix == ".jsonl":
+        lines = [json.dumps(_timeless(json.loads(line))) for line in data.splitlines()]
+        data = "\n".join(lines).encode()
+    return hashlib.sha256(data).hexdigest()
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _timeless(item) for key, item in value.items() if key not in TIMES}
+    return [_timeless(item) for item in value] if isinstance(value, list) else value
+
+
+def _import(world: World, draw: random.Random) -> list[object]:
+    archives = (world.archives / f"many.{end}" for end in ("zip", "tar", "tar.gz"))
+    source = draw.choice((world.many, world.many, *archives))
+    workers = draw.choice((1, 2))
+    return ["data", "import", source, "--out", "out", "--size", 64, "--workers", workers]
+
+
+def _reproduce(world: World, draw: random.Random) -> list[object]:
+    return [
+        *("reproduce", "seen", "--data", world.packs, "--preset", "tiny", "--out", "out"),
+        *("--episodes", 4, "--shots", 2, "--sources", "glyphs,signs", "--targets", "glyphs"),
+        *("--methods", "base,protonet,average", "--device", "cpu", "--no-adapt", *SETTINGS),
+        *("--processes", draw.choice((1, 1, 1, 2))),
+    ]
+
+
+def _evaluate(world: World, draw: random.Random) -> list[object]:
+    more = draw.choice(((), ("--cache", "out/cache"), ("--confusion", "out/confusion")))
+    return [
+        *("evaluate", world.packs, "--pool", world.pool, "--episodes", 40, "--adapt", "ridge"),
+        *("--part", "all", "--out", "out/results.jsonl", "--device", "cpu", *more),
+    ]
+
+
+def _pool(world: World, folder: Path) -> None:
+    shutil.copytree(world.pool, folder / "pool")
+
+
+def _add(world: World, draw: random.Random) -> list[object]:
+    out = draw.choice(((), ("--out", "out")))
+    return ["pool", "add", "pool", world.packs / "flowers", "--device", "cpu", *out]
+
+
+def _fit(world: World, draw: random.Random) -> list[object]:
+    adaptation = draw.choice(("tsa", "head", "ridge"))
+    return [
+        *("fit", world.photos, "--out", "out/photos.polyshot", "--pool", world.pool),
+        *("--adaptation", adaptation, "--device", "cpu"),
+    ]
+
+
+SCENES = (
+    Scene("import", "data import", _import, 40),
+    Scene("train", "train", lambda world, _: training(world.packs, Path("out")), 40),
+    Scene("reproduce", "reproduce", _reproduce, 30),
+    Scene("evaluate", "evaluate", _evaluate, 25),
+    Scene("add", "pool add", _add, 25, _pool),
+    Scene("fit", "fit", _fit, 20),
+)
+
+
+# --- serve
+
+
+class Client:
+    """Uploads images to a project of a service, one after the other, and asks it."""
+
+    def __init__(self, world: World, folder: Path):
+        self.words = ["serve", "--folder", "out", "--pool", world.colours, "--port", 0]
+        self.folder = folder
+        self.running: Running | None = None
+        self.http: httpx.Client | None = None
+
+    def start(self) -> None:
+        """Start the service, and wait until it says where it is."""
+        self.running = Running(*self.words, "--device", "cpu", folder=self.folder)
+        said = Path(f"{self.running.log}.out")
+        until = time.monotonic() + HANG
+        while not (found := re.search(r"http://\S+?:\d+/", said.read_text() if said.exists() else "")):
+            if self.running.ended() or time.monotonic() > until:
+                raise RuntimeError(f"serve does not start: {self.running.outcome(1)}")
+            time.sleep(0.01)
+        self.http = httpx.Client(base_url=found.group(), timeout=HANG)
+
+    def stop(self) -> None:
+        """Kill it."""
+        assert self.running is not None and self.http is not None
+        self.running.kill()
+        self.running.sweep()
+        self.http.close()
+
+    def ask(self, method: str, path: str, **options: Any) -> Any:
+        """Send a request that must succeed."""
+        assert self.http is not None
+        found = self.http.request(method, path, **options)
+        if found.status_code >= 300:
+            raise RuntimeError(f"{method} {path}: {found.status_code} {found.text[:200]}")
+        return found.json() if found.content else None
+
+
+UPLOADS = [(label, i) for i in range(4) for label in ("red", "green", "blue")]
+
+
+def _serve(world: World) -> Part:
+    def answers(client: Client, project: str) -> list[Any]:
+        path = f"/api/projects/{project}"
+        client.ask("POST", f"{path}/fit")
+        until = time.monotonic() + HANG
+        while client.ask("GET", f"{path}/fit")["state"] in ("waiting", "running"):
+            if time.monotonic() > until:
+                raise TimeoutError("the fit does not end")
+            time.sleep(0.02)
+        files = [("images", ("q.png", _png("green", 77))), ("images", ("r.png", _png("red", 78)))]
+        found: list[Any] = client.ask("POST", f"{path}/predict", files=files)["answers"]
+        return [each["probabilities"] for each in found]
+
+    def upload(client: Client, project: str, there: list[str]) -> None:
+        for label, i in UPLOADS:
+            name = f"{label}{i}.png"
+            if name not in there:
+                files = [("images", (name, _png(label, i)))]
+                params = {"label": label}
+                client.ask("POST", f"/api/projects/{project}/images", files=files, params=params)
+                there.append(name)
+
+    def make(place: Path) -> None:
+        folder = place.parent / "service"
+        folder.mkdir()
+        client = Client(world, folder)
+        client.start()
+        try:
+            since = time.monotonic()
+            project = client.ask("POST", "/api/projects", json={"name": "colours"})["id"]
+            upload(client, project, [])
+            found = answers(client, project)
+            seconds = time.monotonic() - since
+        finally:
+            client.stop()
+        place.write_text(json.dumps({"seconds": seconds, "answers": found}))
+        shutil.rmtree(folder)
+
+    def run(draw: random.Random, folder: Path) -> Verdict:
+        reference = json.loads(world.made("reference-serve", make).read_text())
+        place = folder / "here"
+        place.mkdir()
+        client = Client(world, place)
+        client.start()
+        acknowledged: list[str] = []
+        project = client.ask("POST", "/api/projects", json={"name": "colours"})["id"]
+
+        def use() -> None:
+            try:
+                upload(client, project, acknowledged)
+                answers(client, project)
+            except (httpx.HTTPError, RuntimeError):  # it was killed
+                return
+
+        user = threading.Thread(target=use)
+        user.start()
+        time.sleep(draw.uniform(0, reference["seconds"]))
+        client.stop()
+        user.join()
+        kept = list(acknowledged)
+        client.start()
+        try:
+            rows = client.ask("GET", f"/api/projects/{project}/images?count=1000")
+            there = [row["file"] for row in rows]
+            if gone := [name for name in kept if name not in there]:
+                return Verdict("lost", ", ".join(gone))
+            upload(client, project, there)
+            found = answers(client, project)
+        finally:
+            client.stop()
+        if found != reference["answers"]:
+            return Verdict("different", f"{found} instead of {reference['answers']}")
+        stray = [str(f) for f in place.rglob("*") if f.name.endswith((".partial", ".old", ".new"))]
+        images = list((place / "out" / "projects" / project / "images").iterdir())
+        if stray or len(images) != len(UPLOADS):
+            return Verdict("left", f"{stray}, {len(images)} images")
+        return RIGHT
+
+    about = "`serve` killed while a user teaches, and started again"
+    return Part("kill-serve", about, 20, run, patience=4 * HANG)
+
+
+def _png(label: str, seed: int) -> bytes:
+    import io
+
+    file = io.BytesIO()
+    coloured(label, seed).save(file, "PNG")
+    return file.getvalue()
+
+
+def parts(world: World) -> list[Part]:
+    """All commands that are killed."""
+    return [*(part_of(scene, world) for scene in SCENES), _serve(world)]
