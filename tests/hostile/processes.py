@@ -48,6 +48,9 @@ class Ended:
         # What typer itself refuses is a short usage with a box around the reason.
         if self.code == 2 and lines and lines[0].startswith("Usage: ") and len(lines) <= 8:
             return REFUSED
+        # 'reproduce' goes on with other cells where some failed, and says so in the end.
+        if self.code == 1 and "Traceback" not in self.err and lines[-1].startswith("Errors are in"):
+            return REFUSED
         told = " / ".join(line.strip() for line in lines[-3:])
         return Verdict("traceback", f"exit {self.code}: {told[-400:]}")
 

@@ -30,7 +30,11 @@ FAILURES = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a trial ended: `right`, `refused` (one line, exit code 2), `skipped`, or a failure."""
+    """How a trial ended: `right`, `refused` (one line, exit code 2), `crashed`, or a failure.
+
+    `crashed` is no failure where memory was taken away: a library of C died of it, and the same
+    command did all afterwards, as after a kill.
+    """
 
     kind: str
     detail: str = ""
@@ -200,7 +204,7 @@ def _work(
 
 def table(done: Sequence[Done], parts: Sequence[Part]) -> str:
     """Lay out trials and failures as a Markdown table."""
-    head = ("what", "trials", "right answer", "refused in one line", *FAILURES)
+    head = ("what", "trials", "right answer", "refused in one line", "crashed", *FAILURES)
     lines = [head, ["---", *["---:"] * (len(head) - 1)]]
     totals: Counter[str] = Counter()
     for part in parts:
@@ -209,10 +213,9 @@ def table(done: Sequence[Done], parts: Sequence[Part]) -> str:
             lines.append([f"{part.name}: {part.about}", *_numbers(counts)])
             totals += counts
     lines.append(["**all**", *_numbers(totals)])
-    skipped = f"\n\n{totals['skipped']} were skipped." if totals["skipped"] else ""
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines) + skipped
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def _numbers(counts: "Counter[str]") -> list[str]:
-    trials = counts.total() - counts["skipped"]
-    return [f"{n:,}" for n in (trials, *(counts[kind] for kind in ("right", "refused", *FAILURES)))]
+    kinds = ("right", "refused", "crashed", *FAILURES)
+    return [f"{number:,}" for number in (counts.total(), *(counts[kind] for kind in kinds))]

@@ -41,7 +41,7 @@ class World:
                 partial.parent.mkdir()
                 make(partial)
                 partial.rename(place)
-                partial.parent.rmdir()
+                shutil.rmtree(partial.parent)
         return place
 
     @property

@@ -18,7 +18,7 @@ from polyshot.cli.export import export
 from polyshot.cli.keep import check, correct, suggest
 from polyshot.cli.pool import pools
 from polyshot.cli.serve import serve
-from polyshot.errors import PolyshotError
+from polyshot.errors import PolyshotError, is_short_of_memory
 from polyshot.util import __version__
 
 app = typer.Typer(
@@ -45,9 +45,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     try:
         app(arguments)
     except PolyshotError as error:
-        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        typer.echo(str(error), err=True)
-        sys.exit(2)
+        _refuse(str(error))
     except KeyboardInterrupt:
         _say_interrupted()
     except SystemExit as end:
@@ -57,7 +55,17 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # the reader of our output (head, less) has seen enough
         sys.stderr.close()
         sys.exit(0)
+    except Exception as error:
+        if not is_short_of_memory(error):
+            raise
+        _refuse("The memory is too small for this: end other programs, or ask for less at once.")
     sys.exit(0)
+
+
+def _refuse(reason: str) -> NoReturn:
+    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    typer.echo(reason, err=True)
+    sys.exit(2)
 
 
 def _say_interrupted() -> NoReturn:
