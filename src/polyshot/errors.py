@@ -4,7 +4,6 @@ import difflib
 import errno
 from collections.abc import Iterable
 
-
 LONGEST = 1500
 """Letters of a message; what a user gave may be a book."""
 

@@ -22,7 +22,9 @@ from .world import World
 def main() -> int:
     """Run the campaign; exit code 1 if a trial failed."""
     parser = argparse.ArgumentParser(prog="make hostile", description=__doc__)
-    parser.add_argument("--only", default="", help="parts, by the beginning of their names: kill,pools")
+    parser.add_argument(
+        "--only", default="", help="parts, by the beginning of their names: kill,pools"
+    )
     parser.add_argument("--trials", type=int, help="of each part, instead of its own number")
     parser.add_argument("--first", type=int, default=0, help="number of the first trial")
     parser.add_argument("--share", type=float, default=1.0, help="of each part's trials")

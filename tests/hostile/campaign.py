@@ -7,4 +7,10 @@ from .world import World
 
 def all_parts(world: World) -> list[Part]:
     """List the rows of the table."""
-    return [*kills.parts(world), *inputs.parts(world), *requests.parts(world), *command_line.parts(world), *shortages.parts(world)]
+    return [
+        *kills.parts(world),
+        *inputs.parts(world),
+        *requests.parts(world),
+        *command_line.parts(world),
+        *shortages.parts(world),
+    ]

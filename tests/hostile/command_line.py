@@ -21,7 +21,16 @@ NONSENSE = (
 OPTIONS: tuple[tuple[Callable[[World], Words], tuple[str, ...]], ...] = (
     (
         lambda w: ["data", "import", w.photos, "--out", "out", "--size", 16],
-        ("--size", "--name", "--only", "--seed", "--split", "--group-pattern", "--workers", "--out"),
+        (
+            "--size",
+            "--name",
+            "--only",
+            "--seed",
+            "--split",
+            "--group-pattern",
+            "--workers",
+            "--out",
+        ),
     ),
     (
         lambda w: ["data", "episodes", w.packs / "flowers", "--episodes", 2],
@@ -96,7 +105,9 @@ def nonsense(world: World, draw: random.Random, _folder: Path) -> Words:
 
 def damaged_files(world: World, draw: random.Random, folder: Path) -> Words:
     """A command on a file or folder that is damaged."""
-    return draw.choice((_on_pack, _on_pool, _on_classifier, _on_images, _on_source))(world, draw, folder)
+    return draw.choice((_on_pack, _on_pool, _on_classifier, _on_images, _on_source))(
+        world, draw, folder
+    )
 
 
 def _on_pack(world: World, draw: random.Random, folder: Path) -> Words:
@@ -156,14 +167,27 @@ def _on_images(world: World, draw: random.Random, folder: Path) -> Words:
     for _ in range(3):
         chosen = draw.choice(sorted(photos.glob("*/*")))
         chosen.write_bytes(damaged(known[draw.choice(list(known))], draw))
-    odd = photos / "red" / draw.choice(("[/bold].png", "a\nb.png", "\udcff.png", "=1.png", "\x1b[2J.png"))
+    odd = (
+        photos
+        / "red"
+        / draw.choice(("[bold].png", "a\nb.png", "\udcff.png", "=1.png", "\x1b[2J.png"))
+    )
     odd.write_bytes(known["00.png"])
     ask = ["classify", "--query", photos, "--out", "out.csv", "--page", "out.html"]
     return draw.choice(
         (
             [*ask, "--model", world.classifier],
             ["classify", "--model", world.classifier, "--query", photos],
-            ["fit", photos, "--out", "out.polyshot", "--pool", world.colours, "--adaptation", "ridge"],
+            [
+                "fit",
+                photos,
+                "--out",
+                "out.polyshot",
+                "--pool",
+                world.colours,
+                "--adaptation",
+                "ridge",
+            ],
             ["suggest", world.classifier, "--query", photos],
             ["data", "import", photos, "--out", "out", "--size", 16, "--skip-bad"],
             ["evaluate", photos, "--pool", world.colours, "--episodes", 2, "--page", "out.html"],
@@ -179,7 +203,9 @@ def _on_source(world: World, draw: random.Random, folder: Path) -> Words:
     if draw.random() < 0.2:
         rows = folder / "results.jsonl"
         rows.write_bytes(damaged_json(b'{"method": "base", "target": "x", "mean": 0.5}', draw))
-        return draw.choice((["report", rows, "--out", "out"], ["card", world.pool, "--results", rows]))
+        return draw.choice(
+            (["report", rows, "--out", "out"], ["card", world.pool, "--results", rows])
+        )
     return draw.choice(
         (
             ["data", "import", place, "--out", "out", "--size", 16],
@@ -207,7 +233,11 @@ def run_in(world: World, draw: random.Random, folder: Path) -> Verdict:
     shown = " ".join(map(str, words))[-150:].encode(errors="replace").decode()
     if verdict.failed:
         return Verdict(verdict.kind, f"{shown}: {verdict.detail}")
-    stray = [*around["home"].rglob("*"), *around["tmp"].rglob("*"), *(set(folder.iterdir()) - known)]
+    stray = [
+        *around["home"].rglob("*"),
+        *around["tmp"].rglob("*"),
+        *(set(folder.iterdir()) - known),
+    ]
     here = list(around["here"].rglob("*"))
     stray += [f for f in here if f.name.endswith((".partial", ".old", ".lock"))]
     if verdict.kind == "refused" and words[0] not in ("train", "reproduce", "serve"):

@@ -1,11 +1,9 @@
 """Malformed inputs, through the functions that the commands call: files that Polyshot reads."""
 
-import json
 import os
 import random
 import shutil
 import socket
-import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,46 +13,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyshot.classifier import FewShotClassifier
-from polyshot.config import from_dict, override, preset, to_dict
 from polyshot.data.images import BadImage, decode, load_images
 from polyshot.data.importer import ImportOptions, import_source
 from polyshot.data.pack import Pack
 from polyshot.data.readers.examples import read_queries, read_support
-from polyshot.data.splits import read_split_file
-from polyshot.errors import PolyshotError
-from polyshot.evaluation.results import read_results
-from polyshot.experiments.protocols import configured
 from polyshot.pool.pool import Pool
-from polyshot.training.folder import enter
-from polyshot.util.files import read_checkpoint, read_weights
-from tests.helpers import CPU, coloured
+from tests.helpers import coloured
 
-from .mutations import RAW, damaged, damaged_json
+from . import texts
+from .judging import judged
+from .mutations import damaged, damaged_json
 from .sealing import reseal_classifier, reseal_pack, reseal_pool
 from .trials import REFUSED, RIGHT, Part, Verdict
 from .world import World, valid_images
 
 MEMORY = 6 << 30
 """Bytes of address space for one process: what asks for more than that is found out."""
-
-
-def judged(folder: Path, work: Callable[[], Verdict], out: str = "out") -> Verdict:
-    """Run what must be done or refused in one line; what is refused leaves nothing."""
-    tempfile.tempdir = str(folder / "tmp")
-    Path(tempfile.tempdir).mkdir()
-    try:
-        verdict = work()
-    except PolyshotError as error:
-        text = str(error)
-        if not text.strip() or "\n" in text or "\r" in text or len(text) > 2500:
-            return Verdict("traceback", f"not one line: {text[:200]!r}")
-        left = [f for f in (folder / out).rglob("*")] if (folder / out).exists() else []
-        verdict = Verdict("left", f"{left[:3]}") if left else REFUSED
-    finally:
-        tempfile.tempdir = None
-    if stray := list((folder / "tmp").iterdir()):
-        return Verdict("left", f"{stray[:3]}")
-    return verdict
 
 
 # --- images
@@ -193,7 +167,9 @@ def _put(path: Path, draw: random.Random) -> None:
         (path.parent / "deeper").mkdir(exist_ok=True)
         (path.parent / "deeper" / "up").symlink_to(path.parent.parent)
     elif way == 5:
-        name = draw.choice((b"\xff\xfe.png", b"a\nb.png", b"\x1b[31m.png", b"[bold].png", b"x" * 250))
+        name = draw.choice(
+            (b"\xff\xfe.png", b"a\nb.png", b"\x1b[31m.png", b"[bold].png", b"x" * 250)
+        )
         Path(os.fsdecode(os.fsencode(path.parent) + b"/" + name)).write_bytes(b"no image")
     elif way == 6:
         with socket.socket(socket.AF_UNIX) as made:
@@ -203,7 +179,9 @@ def _put(path: Path, draw: random.Random) -> None:
     elif way == 7:
         path.write_bytes(b"")
     else:
-        (path.parent.parent / draw.choice(("RED", "..x", "empty", "[/red]", "nul"))).mkdir(exist_ok=True)
+        (path.parent.parent / draw.choice(("RED", "..x", "empty", "[/red]", "nul"))).mkdir(
+            exist_ok=True
+        )
 
 
 # --- packs, pools and classifiers
@@ -331,121 +309,12 @@ def classifiers(world: World) -> Callable[[random.Random, Path], Verdict]:
     return run
 
 
-# --- configs and other texts
-
-
-def configs(world: World) -> Callable[[random.Random, Path], Verdict]:
-    """Options, configs, class splits, tables of examples, results, weights and checkpoints."""
-    packs = [Pack.open(world.packs / name) for name in ("glyphs", "signs")]
-    plain = to_dict(preset("tiny"))
-    keys = [name for name in _paths(plain)]
-
-    def options(draw: random.Random, folder: Path) -> Verdict:
-        words = []
-        for _ in range(draw.choice((1, 2))):
-            value = draw.choice((*RAW, "1e-3", "-5", "adam", "10000000000000", "1_0", "０"))
-            words.append(draw.choice((f"{draw.choice(keys)}={value}", value, f"={value}", "a.b.c=1")))
-        if draw.random() < 0.5:
-            override(preset("tiny"), words)
-        else:
-            configured(draw.choice(("tiny", "paper", "strong", "x")), words)
-        return RIGHT
-
-    def config(draw: random.Random, folder: Path) -> Verdict:
-        text = damaged_json(json.dumps(plain).encode(), draw)
-        (folder / "run").mkdir()
-        (folder / "run" / "config.json").write_bytes(text)
-        other = damaged_json(b'{"packs": [], "start": null}', draw)
-        (folder / "run" / "environment.json").write_bytes(other)
-        if draw.random() < 0.3:
-            try:
-                plainer = json.loads(text)
-            except (ValueError, RecursionError):
-                return REFUSED
-            from_dict(plainer if isinstance(plainer, dict) else {})
-            return RIGHT
-        enter(folder / "run", packs, preset("tiny"), None, CPU)
-        return RIGHT
-
-    def split(draw: random.Random, folder: Path) -> Verdict:
-        names = packs[0].domain.class_names
-        valid = {"train": names[:4], "val": names[4:6], "test": names[6:]}
-        (folder / "split.json").write_bytes(damaged_json(json.dumps(valid).encode(), draw))
-        made = read_split_file(folder / "split.json", names)
-        ids = made.part("all")
-        fine = len(set(ids)) == len(ids)
-        return RIGHT if fine else Verdict("different", "a class is in two parts")
-
-    def examples(draw: random.Random, folder: Path) -> Verdict:
-        files = sorted(world.photos.glob("*/*"))
-        rows = "".join(f"{file},{file.parent.name}\n" for file in files)
-        text = damaged(f"path,label\n{rows}".encode(), draw)
-        (folder / "examples.csv").write_bytes(text)
-        paths, labels = read_support(folder / "examples.csv")
-        return RIGHT if len(paths) == len(labels) else Verdict("different", "rows without label")
-
-    def results(draw: random.Random, folder: Path) -> Verdict:
-        rows = _results(world).splitlines()
-        rows[draw.randrange(len(rows))] = damaged_json(rows[0], draw)
-        (folder / "results.jsonl").write_bytes(b"\n".join(rows))
-        read_results(folder / "results.jsonl")
-        return RIGHT
-
-    def weights(draw: random.Random, folder: Path) -> Verdict:
-        file = draw.choice(sorted(world.pool.rglob("*.safetensors")))
-        (folder / "w.safetensors").write_bytes(damaged(file.read_bytes(), draw))
-        read_weights(folder / "w.safetensors")
-        return RIGHT
-
-    def checkpoint(draw: random.Random, folder: Path) -> Verdict:
-        (folder / "checkpoint.pt").write_bytes(damaged(_checkpoint(world), draw))
-        read_checkpoint(folder / "checkpoint.pt", CPU)
-        return RIGHT
-
-    kinds = (options, options, options, config, config, split, examples, results, weights, checkpoint)
-
-    def run(draw: random.Random, folder: Path) -> Verdict:
-        kind = draw.choice(kinds)
-        return judged(folder, lambda: kind(draw, folder))
-
-    return run
-
-
-def _paths(plain: Any, start: str = "") -> list[str]:
-    found = []
-    for name, value in plain.items():
-        found += _paths(value, f"{start}{name}.") if isinstance(value, dict) else [f"{start}{name}"]
-    return found
-
-
-def _results(world: World) -> bytes:
-    def make(place: Path) -> None:
-        from polyshot.evaluation.evaluate import evaluate
-        from polyshot.evaluation.results import append_results
-        from tests.helpers import SHAPE
-
-        pack = Pack.open(world.packs / "flowers")
-        append_results(place, evaluate(Pool.load(world.pool), pack, ["base"], SHAPE, 3, 0, "all"))
-
-    return world.made("results.jsonl", make).read_bytes()
-
-
-def _checkpoint(world: World) -> bytes:
-    def make(place: Path) -> None:
-        from polyshot.util.files import write_checkpoint
-
-        state = {"step": 3, "weights": Pool.load(world.pool).base.state_dict(), "best": 0.5}
-        write_checkpoint(place, state)
-
-    return world.made("checkpoint.pt", make).read_bytes()
-
-
 def parts(world: World) -> list[Part]:
     """All kinds of files; what is made of the world is made when a part begins."""
 
     def later(make: Callable[[World], Callable[[random.Random, Path], Verdict]]) -> Any:
         made = cache(lambda: make(world))
-        return lambda draw, folder: made()(draw, folder)
+        return lambda *given: made()(*given)
 
     return [
         Part("images", "of every format that Pillow writes, damaged", 3000, images, memory=MEMORY),
@@ -455,5 +324,11 @@ def parts(world: World) -> list[Part]:
         Part("packs", "damaged, or crafted", 900, later(packs), memory=MEMORY),
         Part("pools", "damaged, or crafted", 1000, later(pools), memory=MEMORY),
         Part("classifiers", "damaged, or crafted", 800, later(classifiers), memory=MEMORY),
-        Part("configs", "options, splits, tables, checkpoints", 900, later(configs), memory=MEMORY),
+        Part(
+            "configs",
+            "options, splits, tables, checkpoints",
+            900,
+            later(texts.configs),
+            memory=MEMORY,
+        ),
     ]

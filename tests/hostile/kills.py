@@ -1,25 +1,19 @@
 """Commands that are killed at a random moment, and then run again."""
 
 import hashlib
-import io
 import json
 import random
-import re
 import shutil
-import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
 from polyshot.pool.pool import Pool
-from tests.helpers import coloured
 
+from . import serving
 from .processes import Running, polyshot
 from .trials import HANG, RIGHT, Part, Verdict
 from .world import SETTINGS, World, training
@@ -209,144 +203,6 @@ SCENES = (
 )
 
 
-# --- serve
-
-
-class Client:
-    """Uploads images to a project of a service, one after the other, and asks it."""
-
-    def __init__(self, world: World, folder: Path):
-        self.words = ["serve", "--folder", "out", "--pool", world.colours, "--port", 0]
-        self.folder = folder
-        self.running: Running | None = None
-        self.http: httpx.Client | None = None
-
-    def start(self) -> None:
-        """Start the service, and wait until it says where it is."""
-        said = self.folder.parent / f"{self.folder.name}.log.out"
-        said.unlink(missing_ok=True)
-        self.running = Running(*self.words, "--device", "cpu", folder=self.folder)
-        until = time.monotonic() + HANG
-        while not (found := re.search(r"http://\S+?:\d+/", said.read_text() if said.exists() else "")):
-            if self.running.ended() or time.monotonic() > until:
-                raise RuntimeError(f"serve does not start: {self.running.outcome(1)}")
-            time.sleep(0.01)
-        self.http = httpx.Client(base_url=found.group(), timeout=HANG)
-
-    def stop(self) -> None:
-        """Kill it."""
-        assert self.running is not None and self.http is not None
-        self.running.kill()
-        self.running.sweep()
-        self.http.close()
-
-    def ask(self, method: str, path: str, **options: Any) -> Any:
-        """Send a request that must succeed."""
-        assert self.http is not None
-        found = self.http.request(method, path, **options)
-        if found.status_code >= 300:
-            raise RuntimeError(f"{method} {path}: {found.status_code} {found.text[:200]}")
-        return found.json() if found.content else None
-
-
-UPLOADS = [(label, i) for i in range(4) for label in ("red", "green", "blue")]
-
-
-def _serve(world: World) -> Part:
-    def answers(client: Client, project: str) -> list[Any]:
-        path = f"/api/projects/{project}"
-        client.ask("POST", f"{path}/fit")
-        until = time.monotonic() + HANG
-        while client.ask("GET", f"{path}/fit")["state"] in ("waiting", "running"):
-            if time.monotonic() > until:
-                raise TimeoutError("the fit does not end")
-            time.sleep(0.02)
-        files = [("images", ("q.png", _png("green", 77))), ("images", ("r.png", _png("red", 78)))]
-        found: list[Any] = client.ask("POST", f"{path}/predict", files=files)["answers"]
-        return [each["probabilities"] for each in found]
-
-    def upload(client: Client, project: str, there: list[str]) -> None:
-        for label, i in UPLOADS:
-            name = f"{label}{i}.png"
-            if name not in there:
-                files = [("images", (name, _png(label, i)))]
-                params = {"label": label}
-                client.ask("POST", f"/api/projects/{project}/images", files=files, params=params)
-                there.append(name)
-
-    def make(place: Path) -> None:
-        folder = place.parent / "service"
-        folder.mkdir()
-        client = Client(world, folder)
-        client.start()
-        try:
-            since = time.monotonic()
-            project = client.ask("POST", "/api/projects", json={"name": "colours"})["id"]
-            upload(client, project, [])
-            found = answers(client, project)
-            seconds = time.monotonic() - since
-        finally:
-            client.stop()
-        place.write_text(json.dumps({"seconds": seconds, "answers": found}))
-
-    def run(draw: random.Random, folder: Path) -> Verdict:
-        reference = json.loads(world.made("reference-serve", make).read_text())
-        place = folder / "here"
-        place.mkdir()
-        client = Client(world, place)
-        client.start()
-        acknowledged: list[str] = []
-        project = client.ask("POST", "/api/projects", json={"name": "colours"})["id"]
-
-        def use() -> None:
-            try:
-                upload(client, project, acknowledged)
-                answers(client, project)
-            except (httpx.HTTPError, RuntimeError):  # it was killed
-                return
-
-        user = threading.Thread(target=use)
-        user.start()
-        time.sleep(draw.uniform(0, reference["seconds"]))
-        client.stop()
-        user.join()
-        kept = list(acknowledged)
-        client.start()
-        try:
-            rows = client.ask("GET", f"/api/projects/{project}/images?count=1000")
-            there = [row["file"] for row in rows]
-            if gone := [name for name in kept if name not in there]:
-                return Verdict("lost", ", ".join(gone))
-            upload(client, project, there)
-            found = answers(client, project)
-        finally:
-            client.stop()
-        if not _alike(found, reference["answers"]):
-            return Verdict("different", f"{found} instead of {reference['answers']}")
-        stray = [str(f) for f in place.rglob("*") if f.name.endswith((".partial", ".old", ".new"))]
-        images = list((place / "out" / "projects" / project / "images").iterdir())
-        if stray or len(images) != len(UPLOADS):
-            return Verdict("left", f"{stray}, {len(images)} images")
-        return RIGHT
-
-    about = "`serve` killed while a user teaches, and started again"
-    return Part("kill-serve", about, 20, run, patience=4 * HANG)
-
-
-def _alike(found: list[dict[str, float]], wanted: list[dict[str, float]]) -> bool:
-    """Whether probabilities agree; which images are asked together moves the last digits."""
-    return all(
-        one.keys() == other.keys() and all(abs(one[name] - other[name]) < 1e-5 for name in one)
-        for one, other in zip(found, wanted, strict=True)
-    )
-
-
-def _png(label: str, seed: int) -> bytes:
-    file = io.BytesIO()
-    coloured(label, seed).save(file, "PNG")
-    return file.getvalue()
-
-
 def parts(world: World) -> list[Part]:
     """All commands that are killed."""
-    return [*(part_of(scene, world) for scene in SCENES), _serve(world)]
+    return [*(part_of(scene, world) for scene in SCENES), serving.part(world)]

@@ -134,7 +134,7 @@ def _changed(value: Any, draw: random.Random, marks: dict[str, str]) -> Any:
         if way < 0.93:
             holder[draw.choice((f"{key}x", "format", "name", "__class__", ""))] = holder.pop(key)
         else:
-            holder[key] = draw.choice([other for other in holder.values()])
+            holder[key] = draw.choice(list(holder.values()))
     else:
         holder.insert(draw.randrange(len(holder) + 1), old)
     return value
@@ -156,7 +156,9 @@ def _nudged(value: Any, draw: random.Random) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
-        return draw.choice((value + 1, value - 1, -value, value * 10, value + (1 << draw.randrange(70))))
+        return draw.choice(
+            (value + 1, value - 1, -value, value * 10, value + (1 << draw.randrange(70)))
+        )
     if isinstance(value, float):
         return draw.choice((value * 1.01, -value, value * 1e10, value + 1e-3))
     if isinstance(value, str) and value:

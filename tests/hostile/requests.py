@@ -22,7 +22,21 @@ from .mutations import RAW, damaged, damaged_json
 from .trials import HANG, REFUSED, RIGHT, Part, Verdict
 from .world import World, valid_images
 
-TEXTS = ("", " ", "..", "../../x", "a" * 300, "\x00", "é", "%", "[/b]", "<script>", "1", "x/y", "=1+1")
+TEXTS = (
+    "",
+    " ",
+    "..",
+    "../../x",
+    "a" * 300,
+    "\x00",
+    "é",
+    "%",
+    "[/b]",
+    "<script>",
+    "1",
+    "x/y",
+    "=1+1",
+)
 
 
 class Opened:
@@ -127,7 +141,9 @@ def made(draw: random.Random, victim: str, kept: str) -> tuple[str, str, dict[st
         options["params"] = {name: draw.choice((*TEXTS, *RAW))[:2000]}
     if draw.random() < 0.2:
         name = draw.choice(("host", "origin", "content-type", "cookie", "authorization", "accept"))
-        options["headers"] = {name: draw.choice(("", "x", "*/*", "multipart/form-data", "a;b=c" * 50))}
+        options["headers"] = {
+            name: draw.choice(("", "x", "*/*", "multipart/form-data", "a;b=c" * 50))
+        }
     if method in ("POST", "PATCH", "PUT"):
         options |= _body(draw, path)
     return method, path, options

@@ -183,9 +183,7 @@ class _Worker:
         return Done(part, number, verdict, time.monotonic() - self.since)
 
 
-def _work(
-    orders: Connection, wanted: Sequence[tuple[Part, int]], seed: int, folder: Path
-) -> None:
+def _work(orders: Connection, wanted: Sequence[tuple[Part, int]], seed: int, folder: Path) -> None:
     log = (folder / f"worker-{os.getpid()}.log").open("w")  # C libraries talk on their own
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)

@@ -244,7 +244,14 @@ def valid_images() -> dict[str, bytes]:
     made["psd"] = b"8BPS\0\1" + bytes(6) + b"\0\3\0\0\0\x17\0\0\0\x1f\0\x08\0\3" + bytes(3000)
     made["fits"] = b"".join(
         line.ljust(80).encode()
-        for line in ("SIMPLE  = T", "BITPIX  = 8", "NAXIS   = 2", "NAXIS1  = 31", "NAXIS2  = 23", "END")
+        for line in (
+            "SIMPLE  = T",
+            "BITPIX  = 8",
+            "NAXIS   = 2",
+            "NAXIS1  = 31",
+            "NAXIS2  = 23",
+            "END",
+        )
     ).ljust(2880) + draw.randbytes(2880)
     made["svg"] = b"<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>"
     made["heic"] = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + draw.randbytes(500)

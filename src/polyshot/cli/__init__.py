@@ -11,6 +11,7 @@ from typer import Option
 
 from polyshot.cli import experiments
 from polyshot.cli import train as training
+from polyshot.cli.apart import matplotlib_apart
 from polyshot.cli.classify import classify, example, fit
 from polyshot.cli.data import data
 from polyshot.cli.evaluate import evaluate
@@ -43,7 +44,8 @@ INTERRUPTED = 130
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the program: bad input is one line and exit code 2, Ctrl-C is one and exit code 130."""
     try:
-        app(arguments)
+        with matplotlib_apart():
+            app(arguments)
     except PolyshotError as error:
         _refuse(str(error))
     except KeyboardInterrupt:

@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import tarfile
-import tempfile
 import unicodedata
 import zipfile
 import zlib
@@ -25,6 +24,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from polyshot.data.images import MAX_BYTES, BadImage
 from polyshot.data.readers import FileItem, Item, Listing, ReadOptions, check_class_names
 from polyshot.errors import PolyshotError
+from polyshot.util.scratch import scratch_folder
 
 PART_NAMES = frozenset(
     ["train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"]
@@ -127,9 +127,9 @@ def _zip(path: Path) -> Iterator[Found]:
 
 @contextmanager
 def _tar(path: Path) -> Iterator[Found]:
-    with tempfile.TemporaryDirectory(prefix="polyshot-") as scratch:
+    with scratch_folder() as scratch:
         try:
-            plain = _decompressed(path, Path(scratch))
+            plain = _decompressed(path, scratch)
             with tarfile.open(plain, "r:") as archive:
                 members = {PurePosixPath(member.name): member for member in archive}
         except BROKEN as error:
