@@ -31,7 +31,8 @@ from polyshot.errors import PolyshotError
 CHUNK = 8 * 1024 * 1024
 """Bytes of a file that are hashed at once."""
 
-
+LONGEST = 240
+"""Bytes of a name; file systems end at 255, and temporary names are longer."""
 SYNCED = 1 << 20
 """Bytes of a file up to which it is on the disk itself before it gets its name; larger ones would
 hold a training up at every checkpoint."""
@@ -88,6 +89,25 @@ def clear_errors(path: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise no_room(path) from None
         raise PolyshotError(f"{path} cannot be written: {error.strerror or error}.") from None
+
+
+def check_writable(path: Path | None) -> None:
+    """Refuse, before any work, a file that cannot be written later; None is no file."""
+    if path is None:
+        return
+    place = Path(os.path.realpath(path))
+    above = next(each for each in (place.parent, *place.parents) if os.path.lexists(each))
+    reason = ""
+    if place.is_dir():
+        reason = "it is a folder, name a file"
+    elif not above.is_dir():
+        reason = f"{above} is no folder"
+    elif not os.access(above, os.W_OK | os.X_OK):
+        reason = f"{above} is read-only"
+    elif any(len(os.fsencode(part)) > LONGEST for part in place.parts):
+        reason = "its name is too long"
+    if reason:
+        raise PolyshotError(f"{path} cannot be written: {reason}.")
 
 
 def no_room(path: Path, needed: int = 0, free: int = 0) -> PolyshotError:
