@@ -27,6 +27,7 @@ from safetensors import torch as safetensors
 from torch import Tensor
 
 from polyshot.errors import PolyshotError
+from polyshot.util.checks import sealed, unsealed
 
 CHUNK = 8 * 1024 * 1024
 """Bytes of a file that are hashed at once."""
@@ -131,8 +132,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write plain data as JSON."""
-    write_text(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+    """Write plain data as JSON, with its checksum."""
+    write_text(path, json.dumps(sealed(value), ensure_ascii=False, indent=1) + "\n")
 
 
 def append_text(path: Path, text: str) -> None:
@@ -151,12 +152,12 @@ def append_text(path: Path, text: str) -> None:
                 raise
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read what :func:`write_json` wrote."""
+def read_json(path: Path, mend: str = "start a new run") -> dict[str, Any]:
+    """Read what :func:`write_json` wrote; `mend` is what to do where that is damaged."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return unsealed(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise PolyshotError(f"{path} cannot be read ({error}): start a new run.") from None
+        raise PolyshotError(f"{path} cannot be read ({error}): {mend}.") from None
 
 
 def write_array(file: BinaryIO, array: NDArray[Any]) -> None:
