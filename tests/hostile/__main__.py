@@ -12,6 +12,8 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: threads would not survive a fork
 os.environ["COLUMNS"] = "200"
 
+import matplotlib.figure  # noqa: F401 (here and not in every process that is forked)
+import pyarrow.parquet  # noqa: F401
 import torch
 
 from .campaign import all_parts

@@ -239,11 +239,12 @@ def run_in(world: World, draw: random.Random, folder: Path) -> Verdict:
         *(set(folder.iterdir()) - known),
     ]
     here = list(around["here"].rglob("*"))
+    named = next(iter(Path(str(words[-1])).parts), "out")  # nonsense may be a name as well
     stray += [f for f in here if f.name.endswith((".partial", ".old", ".lock"))]
     if verdict.kind == "refused" and words[0] not in ("train", "reproduce", "serve"):
         stray += [f for f in here if f.is_file()]
     if verdict.kind == "right":
-        stray += [f for f in around["here"].iterdir() if not f.name.startswith("out")]
+        stray += [f for f in around["here"].iterdir() if not f.name.startswith(("out", named))]
     return Verdict("left", f"{shown}: {stray[:4]}") if stray else verdict
 
 

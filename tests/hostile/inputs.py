@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import socket
+import zipfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -23,8 +24,8 @@ from tests.helpers import coloured
 from . import texts
 from .judging import judged
 from .mutations import damaged, damaged_json
-from .sealing import reseal_classifier, reseal_pack, reseal_pool
-from .trials import REFUSED, RIGHT, Part, Verdict
+from .sealing import reseal_classifier, reseal_pack, reseal_pool, without_seal
+from .trials import REFUSED, RIGHT, Part, Run, Verdict
 from .world import World, valid_images
 
 MEMORY = 6 << 30
@@ -78,7 +79,7 @@ def imported(source: Path, draw: random.Random, folder: Path) -> Verdict:
     return judged(folder, work)
 
 
-def archives(world: World) -> Callable[[random.Random, Path], Verdict]:
+def archives(world: World) -> Run:
     """A zip or tar whose bytes are damaged."""
     files = [f for f in sorted(world.archives.iterdir()) if not f.name.startswith("many")]
 
@@ -91,7 +92,7 @@ def archives(world: World) -> Callable[[random.Random, Path], Verdict]:
     return run
 
 
-def parquet(world: World) -> Callable[[random.Random, Path], Verdict]:
+def parquet(world: World) -> Run:
     """A Parquet file whose bytes are damaged, or whose columns are of other kinds."""
     files = sorted(world.parquet.iterdir())
 
@@ -130,7 +131,7 @@ def _odd_table(place: Path, draw: random.Random, valid: Path) -> None:
     writer.write_table(table, place)
 
 
-def folders(world: World) -> Callable[[random.Random, Path], Verdict]:
+def folders(world: World) -> Run:
     """A folder of photographs in which things lie that are none."""
 
     def run(draw: random.Random, folder: Path) -> Verdict:
@@ -187,7 +188,7 @@ def _put(path: Path, draw: random.Random) -> None:
 # --- packs, pools and classifiers
 
 
-def packs(world: World) -> Callable[[random.Random, Path], Verdict]:
+def packs(world: World) -> Run:
     """A pack one of whose files is damaged, sometimes with hashes that say it is not."""
     valid = world.packs / "flowers"
     before = Pack.open(valid)
@@ -196,7 +197,7 @@ def packs(world: World) -> Callable[[random.Random, Path], Verdict]:
         place = folder / "flowers"
         shutil.copytree(valid, place)
         damage_folder(place, "domain.json", draw)
-        crafted = draw.random() < 0.3 and reseal_pack(place)
+        crafted = (draw.random() < 0.3 and reseal_pack(place)) or _unsealed(place / "domain.json")
 
         def work() -> Verdict:
             found = Pack.open(place)
@@ -214,6 +215,11 @@ def _about(pack: Pack) -> tuple[object, ...]:
     groups = None if domain.groups is None else domain.groups.tolist()
     words = (domain.name, domain.class_names, domain.mirror, domain.split, pack.hash)
     return (*words, domain.labels.tolist(), groups)
+
+
+def _unsealed(about: Path) -> bool:
+    """Whether a description has lost its checksum: then it is one of an older version."""
+    return about.is_file() and without_seal(about.read_bytes())
 
 
 def damage_folder(place: Path, about: str, draw: random.Random) -> None:
@@ -259,7 +265,7 @@ def _judge_answers(
     return RIGHT if same or crafted else Verdict("different", "another pool answers")
 
 
-def pools(world: World) -> Callable[[random.Random, Path], Verdict]:
+def pools(world: World) -> Run:
     """A pool one of whose files is damaged, sometimes with hashes that say it is not."""
     valid = (world.colours, world.pool)
     before = {path: _answers(Pool.load(path)) for path in valid}
@@ -268,7 +274,7 @@ def pools(world: World) -> Callable[[random.Random, Path], Verdict]:
         chosen, place = draw.choice(valid), folder / "pool"
         shutil.copytree(chosen, place)
         damage_folder(place, "pool.json", draw)
-        crafted = draw.random() < 0.4 and reseal_pool(place)
+        crafted = (draw.random() < 0.4 and reseal_pool(place)) or _unsealed(place / "pool.json")
 
         def work() -> Verdict:
             return _judge_answers(_answers(Pool.load(place)), before[chosen], crafted)
@@ -278,7 +284,7 @@ def pools(world: World) -> Callable[[random.Random, Path], Verdict]:
     return run
 
 
-def classifiers(world: World) -> Callable[[random.Random, Path], Verdict]:
+def classifiers(world: World) -> Run:
     """A saved classifier whose bytes, or whose files inside, are damaged."""
     valid = world.classifier
     before = FewShotClassifier.load(valid)
@@ -292,6 +298,8 @@ def classifiers(world: World) -> Callable[[random.Random, Path], Verdict]:
         else:
             crafted = draw.random() < 0.6
             place.write_bytes(reseal_classifier(data, draw, crafted))
+            with zipfile.ZipFile(place) as made:
+                crafted = crafted or without_seal(made.read("classifier.json"))
 
         def work() -> Verdict:
             loaded = FewShotClassifier.load(place)
@@ -312,9 +320,13 @@ def classifiers(world: World) -> Callable[[random.Random, Path], Verdict]:
 def parts(world: World) -> list[Part]:
     """All kinds of files; what is made of the world is made when a part begins."""
 
-    def later(make: Callable[[World], Callable[[random.Random, Path], Verdict]]) -> Any:
+    def later(make: Callable[[World], Run]) -> Run:
         made = cache(lambda: make(world))
-        return lambda *given: made()(*given)
+
+        def run(draw: random.Random, folder: Path) -> Verdict:
+            return made()(draw, folder)
+
+        return run
 
     return [
         Part("images", "of every format that Pillow writes, damaged", 3000, images, memory=MEMORY),

@@ -8,23 +8,23 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from polyshot.data.pack import Domain, content_hash
-from polyshot.errors import PolyshotError
+from polyshot.util.checks import CHECKSUM, sealed
 
 from .mutations import damaged, damaged_json
 
 
 def reseal_pack(place: Path) -> bool:
     """Let a pack's description have the hash of its content; tells whether there is any."""
-    import numpy as np
-
     file = place / "domain.json"
     try:
         about = json.loads(file.read_bytes())
         labels = np.load(place / "labels.npy")
         domain = Domain(about["name"], tuple(about["classes"]), labels, None)
         about["hash"] = content_hash(place, domain)
-        file.write_text(json.dumps(about))
+        file.write_text(json.dumps(sealed(about)))
     except Exception:  # too damaged for a hash
         return False
     return True
@@ -37,7 +37,7 @@ def reseal_pool(place: Path) -> bool:
         about = json.loads(file.read_bytes())
         for name in about["files"]:
             about["files"][name] = hashlib.sha256((place / name).read_bytes()).hexdigest()
-        file.write_text(json.dumps(about))
+        file.write_text(json.dumps(sealed(about)))
     except (OSError, ValueError, TypeError, KeyError, RecursionError, AttributeError):
         return False
     return True
@@ -58,7 +58,8 @@ def reseal_classifier(data: bytes, draw: random.Random, honest: bool) -> bytes:
                 for other, content in files.items()
                 if other != "classifier.json"
             }
-            files["classifier.json"] = json.dumps(about).encode("utf-8", "surrogatepass")
+            text = json.dumps(sealed(about))
+            files["classifier.json"] = text.encode("utf-8", "surrogatepass")
         except (ValueError, TypeError, RecursionError):
             files[name] += b" "
     file = io.BytesIO()
@@ -68,4 +69,9 @@ def reseal_classifier(data: bytes, draw: random.Random, honest: bool) -> bytes:
     return file.getvalue()
 
 
-__all__ = ["PolyshotError", "reseal_classifier", "reseal_pack", "reseal_pool"]
+def without_seal(text: bytes) -> bool:
+    """Whether a description has no checksum any more, as those of older versions."""
+    try:
+        return CHECKSUM not in json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return False

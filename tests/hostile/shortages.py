@@ -5,12 +5,11 @@ import random
 import resource
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 from .kills import SCENES, Scene, compared, copy_pool, reference_of, tree_of
 from .processes import Ended, polyshot
-from .trials import HANG, REFUSED, RIGHT, Part, Verdict
+from .trials import HANG, REFUSED, RIGHT, Part, Run, Verdict
 from .world import World
 
 HIDDEN = (".partial", ".old", ".new")
@@ -92,7 +91,7 @@ def may_mount() -> bool:
     return True
 
 
-def full(world: World) -> Callable[[random.Random, Path], Verdict]:
+def full(world: World) -> Run:
     """A disk on which there is room for a part of what is written."""
 
     def run(draw: random.Random, folder: Path) -> Verdict:
@@ -117,7 +116,7 @@ def full(world: World) -> Callable[[random.Random, Path], Verdict]:
     return run
 
 
-def read_only(world: World) -> Callable[[random.Random, Path], Verdict]:
+def read_only(world: World) -> Run:
     """A disk that takes nothing."""
 
     def run(draw: random.Random, folder: Path) -> Verdict:
@@ -143,7 +142,7 @@ def read_only(world: World) -> Callable[[random.Random, Path], Verdict]:
     return run
 
 
-def memory(world: World) -> Callable[[random.Random, Path], Verdict]:
+def memory(world: World) -> Run:
     """Less memory than the command needs, or just enough."""
 
     def run(draw: random.Random, folder: Path) -> Verdict:

@@ -47,6 +47,10 @@ class Verdict:
 RIGHT, REFUSED = Verdict("right"), Verdict("refused")
 
 
+Run = Callable[[random.Random, Path], Verdict]
+"""Runs a trial, given its random numbers and an empty folder, in which it is."""
+
+
 @dataclass(frozen=True)
 class Part:
     """A row of the table: trials of one kind."""
@@ -55,8 +59,7 @@ class Part:
     about: str
     trials: int
     """How many a whole campaign has."""
-    run: Callable[[random.Random, Path], Verdict]
-    """Given a trial's random numbers and an empty folder, in which it runs."""
+    run: Run
     patience: float = HANG
     """Seconds that a trial may take in all; the commands that it starts have their own limit."""
     memory: int = 0

@@ -32,7 +32,8 @@ class _BeforeMatplotlib(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         del path, target
-        if fullname == "matplotlib" and not self.done and "MPLCONFIGDIR" not in os.environ:
+        wanted = fullname in ("matplotlib", "matplotlib.font_manager")
+        if wanted and not self.done and "MPLCONFIGDIR" not in os.environ:
             from polyshot.util.scratch import scratch_folder
 
             self.done = True
