@@ -233,11 +233,9 @@ def run_in(world: World, draw: random.Random, folder: Path) -> Verdict:
     shown = " ".join(map(str, words))[-150:].encode(errors="replace").decode()
     if verdict.failed:
         return Verdict(verdict.kind, f"{shown}: {verdict.detail}")
-    stray = [
-        *around["home"].rglob("*"),
-        *around["tmp"].rglob("*"),
-        *(set(folder.iterdir()) - known),
-    ]
+    outside = [*around["home"].rglob("*"), *around["tmp"].rglob("*")]
+    stray = [f for f in outside if not f.is_dir()]  # torch makes an empty folder
+    stray += sorted(set(folder.iterdir()) - known)
     here = list(around["here"].rglob("*"))
     named = next(iter(Path(str(words[-1])).parts), "out")  # nonsense may be a name as well
     stray += [f for f in here if f.name.endswith((".partial", ".old", ".lock"))]

@@ -3,6 +3,7 @@
 Heavy modules are imported inside the commands, so that ``--help`` answers at once.
 """
 
+import errno
 import sys
 from typing import Annotated, NoReturn
 
@@ -19,7 +20,7 @@ from polyshot.cli.export import export
 from polyshot.cli.keep import check, correct, suggest
 from polyshot.cli.pool import pools
 from polyshot.cli.serve import serve
-from polyshot.errors import PolyshotError, is_short_of_memory
+from polyshot.errors import PolyshotError, is_short_of_memory, one_line
 from polyshot.util import __version__
 
 app = typer.Typer(
@@ -58,6 +59,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.stderr.close()
         sys.exit(0)
     except Exception as error:
+        if isinstance(error, OSError) and error.strerror and error.errno != errno.ENOMEM:
+            _refuse(one_line(f"{error.filename or 'The system'}: {error.strerror}."))
         if not is_short_of_memory(error):
             raise
         _refuse("The memory is too small for this: end other programs, or ask for less at once.")
