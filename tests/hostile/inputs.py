@@ -137,9 +137,9 @@ def folders(world: World) -> Run:
     def run(draw: random.Random, folder: Path) -> Verdict:
         place = folder / "photos"
         shutil.copytree(world.photos, place)
-        for _ in range(draw.choice((1, 2, 3))):
+        for i in range(draw.choice((1, 2, 3))):
             label = draw.choice(("red", "green", "blue", "ch at"))
-            _put(place / label / f"x{draw.randrange(9)}.png", draw)
+            _put(place / label / f"x{i}.png", draw)
         task = draw.choice(("import", "support", "queries"))
         if task == "import":
             return imported(place, draw, folder)
@@ -337,7 +337,7 @@ def parts(world: World) -> list[Part]:
         Part("pools", "damaged, or crafted", 1000, later(pools), memory=MEMORY),
         Part("classifiers", "damaged, or crafted", 800, later(classifiers), memory=MEMORY),
         Part(
-            "configs",
+            "texts",
             "options, splits, tables, checkpoints",
             900,
             later(texts.configs),

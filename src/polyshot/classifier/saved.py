@@ -233,7 +233,7 @@ def read(source: Path | bytes, device: torch.device | str, backbone: Any, downlo
         if about.examples is not None:
             examples = _read_examples(about, tensors(EXAMPLES))
         estimate = None if about.estimate is None else _read_estimate(about.estimate)
-    except (KeyError, ValueError, TypeError, RuntimeError) as error:
+    except (LookupError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise _damaged(path, f"{type(error).__name__} {error}") from None
     options = {name: getattr(about, name) for name in OPTIONS}
     return Saved(options, answering, estimate, examples)

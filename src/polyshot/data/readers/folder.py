@@ -11,6 +11,7 @@ import lzma
 import os
 import re
 import shutil
+import struct
 import tarfile
 import unicodedata
 import zipfile
@@ -36,7 +37,11 @@ SUFFIXES = (
 JUNK = frozenset({"__macosx", "thumbs.db", "desktop.ini"})
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 OPENERS = {b"\x1f\x8b": gzip.GzipFile, b"BZ": bz2.BZ2File, b"\xfd7": lzma.LZMAFile}
-BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
+BROKEN = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError),
+    *(ValueError, OverflowError, struct.error),
+)
+"""What Python's readers of archives raise at damaged ones."""
 
 Parts = tuple[str, ...]
 Found = tuple[list[PurePosixPath], list[PurePosixPath], Callable[[PurePosixPath], Item]]
@@ -116,7 +121,7 @@ def _zip(path: Path) -> Iterator[Found]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except BROKEN as error:
+    except (*BROKEN, NotImplementedError) as error:
         raise PolyshotError(f"{path} cannot be read as a zip file: {error}.") from None
     files = [PurePosixPath(name) for name in names if not name.endswith("/")]
     folders = [PurePosixPath(name) for name in names if name.endswith("/")]
