@@ -166,7 +166,7 @@ def _put(path: Path, draw: random.Random) -> None:
         path.symlink_to("nowhere")
     elif way == 4:
         (path.parent / "deeper").mkdir(exist_ok=True)
-        (path.parent / "deeper" / "up").symlink_to(path.parent.parent)
+        (path.parent / "deeper" / path.name).symlink_to(path.parent.parent)
     elif way == 5:
         name = draw.choice(
             (b"\xff\xfe.png", b"a\nb.png", b"\x1b[31m.png", b"[bold].png", b"x" * 250)
@@ -180,7 +180,7 @@ def _put(path: Path, draw: random.Random) -> None:
     elif way == 7:
         path.write_bytes(b"")
     else:
-        (path.parent.parent / draw.choice(("RED", "..x", "empty", "[/red]", "nul"))).mkdir(
+        (path.parent.parent / draw.choice(("RED", "..x", "empty", "[red]", "nul"))).mkdir(
             exist_ok=True
         )
 

@@ -163,7 +163,7 @@ def _decompressed(path: Path, scratch: Path) -> Path:
 def arrange(found: Found, where: str, options: ReadOptions) -> Listing:
     """Assign files to classes: ``class/image``, ``train/class/image``, or deeper inside a class."""
     files, folders, make_item = found
-    paths = sorted(path.parts for path in files if not is_junk(path))
+    paths = sorted(path.parts for path in files if path.parts and not is_junk(path))
     # In archives, folders without an entry of their own exist as their files' parents.
     there = {*folders, *(parent for path in files for parent in path.parents)}
     below = sorted(path.parts for path in there if path.parts and not is_junk(path))
