@@ -103,7 +103,7 @@ def _cell(value: object) -> Text:
     if isinstance(value, Text):
         return value
     text = f"{value:,}" if isinstance(value, int) else str(value)
-    return Text("\n".join(map(printable, text.split("\n"))))
+    return Text("\n".join(map(one_line, text.split("\n"))))
 
 
 WIDEST = 4
