@@ -16,14 +16,16 @@ class PolyshotError(Exception):
 
 
 def one_line(text: str) -> str:
-    """Write a text so that a terminal shows it as one line, whatever names of files are in it.
+    """Write a text as one line (`printable`); of a very long one the middle goes."""
+    line = printable(text)
+    if len(line) <= LONGEST:
+        return line
+    return f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
 
-    Control characters and what UTF-8 has not are escaped; of a very long text the middle goes.
-    """
-    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
-    if len(shown) <= LONGEST:
-        return shown
-    return f"{shown[: LONGEST // 2]} ... {shown[-LONGEST // 2 :]}"
+
+def printable(text: str) -> str:
+    """Escape what terminals take for commands, and what UTF-8 has not: names hold anything."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 MEMORY = ("allocate memory", "not enough memory", "could not create a primitive", "new thread")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from polyshot.errors import join_names, one_line
+from polyshot.errors import join_names, one_line, printable
 
 if TYPE_CHECKING:
     from polyshot.data.images import BadImage
@@ -103,7 +103,7 @@ def _cell(value: object) -> Text:
     if isinstance(value, Text):
         return value
     text = f"{value:,}" if isinstance(value, int) else str(value)
-    return Text("\n".join(map(one_line, text.split("\n"))))
+    return Text("\n".join(map(printable, text.split("\n"))))
 
 
 WIDEST = 4
