@@ -71,7 +71,7 @@ class RowItem:
 
         try:
             value = _row_group(self.file, self.column, self.group)[self.row].as_py()
-        except (ArrowException, OSError):
+        except (ArrowException, OSError, ValueError):
             return BadImage("corrupt row group")
         data = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(data, bytes):
@@ -112,7 +112,7 @@ def _listing(name: str, files: Sequence[Path], options: ReadOptions) -> Listing:
                 labels += columns[label]
                 groups += map(str, columns.get("group", []))
                 items += [RowItem(file, image, index, row) for row in range(len(columns[label]))]
-        except (ArrowException, OSError) as error:
+        except (ArrowException, OSError, ValueError) as error:
             line = str(error).splitlines()[0]
             raise PolyshotError(f"{file} cannot be read as a Parquet file: {line}") from None
         these = features.get(label, {}).get("names")
