@@ -111,7 +111,7 @@ def test_commands_write_into_named_folders_alone(places: dict[str, Path]) -> Non
     assert codes == [0] * len(commands)
     allowed = (f"{places['here'] / 'out'}/", f"{places['temporary']}/", "/dev/", "/proc/")
     outside = [path for path in written if not f"{path}/".startswith(allowed)]
-    assert [path for path in outside if not os.path.isdir(path)] == []
+    assert [path for path in outside if not Path(path).is_dir()] == []
     assert [str(f) for f in places["home"].rglob("*")] == []
     # torch makes an empty folder for what it might compile
     assert [str(f) for f in places["temporary"].rglob("*") if not f.is_dir()] == []

@@ -15,8 +15,9 @@ def judged(folder: Path, work: Callable[[], Verdict], out: str = "out") -> Verdi
     Path(tempfile.tempdir).mkdir()
     try:
         verdict = work()
-    except PolyshotError as error:
-        text = str(error)
+    except (PolyshotError, OSError, MemoryError) as error:
+        # The last two are one line by what the program does with them (`polyshot.cli.main`).
+        text = str(error) if isinstance(error, PolyshotError) else "one line"
         if not text.strip() or "\n" in text or "\r" in text or len(text) > 2500:
             return Verdict("traceback", f"not one line: {text[:200]!r}")
         left = list((folder / out).rglob("*")) if (folder / out).exists() else []

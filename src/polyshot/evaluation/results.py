@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from polyshot.errors import PolyshotError
-from polyshot.util.files import append_text, new_file, write_bytes
+from polyshot.util.files import append_text, check_writable, new_file, write_bytes
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _to_go_on_from(path: Path) -> list[Result]:
     if path.suffix == ".parquet" or path.is_dir():
         raise PolyshotError(f"{path} cannot be written: results are appended to a file of lines.")
     if not path.is_file():
-        append_results(path, [])  # what cannot be written shows before any work
+        check_writable(path)
         return []
     try:
         data = path.read_bytes()
