@@ -200,7 +200,7 @@ def parts(world: World) -> list[Part]:
     """Three rows; two of them need a process that may mount."""
     disks = [
         Part(
-            "disk-full", "room for a part of the output, then for all", 120, full(world), 4 * HANG
+            "disk-full", "room for a part of the output, then for all", 100, full(world), 4 * HANG
         ),
         Part("disk-read-only", "then writable", 40, read_only(world), 4 * HANG),
     ]

@@ -172,7 +172,7 @@ def _decode(data: bytes, sizes: Sequence[int]) -> list[NDArray[np.uint8]] | BadI
     if is_heif(data) and not can_read_heif():
         return BadImage(NO_HEIF)
     try:
-        with _no_warnings(), Image.open(io.BytesIO(data)) as image:
+        with _no_warnings(), Image.open(io.BytesIO(data), formats=_formats()) as image:
             full, size = image.size, max(sizes)
             image.draft("RGB", (size, size))  # JPEG only: decodes at 1/2, 1/4 or 1/8
             if image.width * image.height > MAX_PIXELS:
@@ -186,6 +186,12 @@ def _decode(data: bytes, sizes: Sequence[int]) -> list[NDArray[np.uint8]] | BadI
         return BadImage("too large for the memory")
     except Exception as error:  # Pillow's plugins raise a dozen types on damaged files
         return _damaged(error)
+
+
+def _formats() -> list[str]:
+    """List what Pillow reads without other programs: it would run EPS, which is a program."""
+    Image.init()
+    return [kind for kind in Image.ID if kind != "EPS"]
 
 
 class _Quiet:
