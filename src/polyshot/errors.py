@@ -14,6 +14,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean '{close[0]}'?" if close else ""
 
 
+def printable(text: str) -> str:
+    """Return a text in one line, without what terminals take for commands: names hold anything."""
+    line = " ".join(text.splitlines())
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in line)
+
+
 def join_names(names: Iterable[str], limit: int = 5) -> str:
     """Join the first few names for a one-line message: ``a, b, c and 12 more``."""
     listed = [str(name) for name in names]

@@ -18,7 +18,7 @@ from polyshot.cli.export import export
 from polyshot.cli.keep import check, correct, suggest
 from polyshot.cli.pool import pools
 from polyshot.cli.serve import serve
-from polyshot.errors import PolyshotError
+from polyshot.errors import PolyshotError, printable
 from polyshot.util import __version__
 
 app = typer.Typer(
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         app(arguments)
     except PolyshotError as error:
         typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        typer.echo(str(error), err=True)
+        typer.echo(printable(str(error)), err=True)
         sys.exit(2)
     except KeyboardInterrupt:
         _say_interrupted()

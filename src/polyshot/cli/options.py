@@ -26,6 +26,10 @@ ViewsName = Annotated[
         "More is steadier, and as many times slower; as the pool says if not given.",
     ),
 ]
+Strict = Annotated[
+    bool,
+    Option("--strict", help="Stop where an image cannot be read, before anything is learned."),
+]
 
 
 def names_in(text: str) -> list[str]:
