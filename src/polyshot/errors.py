@@ -1,23 +1,47 @@
 """Errors that a user can cause and a user can mend."""
 
 import difflib
+import errno
 from collections.abc import Iterable
+
+LONGEST = 1500
+"""Letters of a message; what a user gave may be a book."""
 
 
 class PolyshotError(Exception):
     """Bad input, in one clear line that says what to do; the program exits with 2."""
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
+
+
+def one_line(text: str) -> str:
+    """Write a text so that a terminal shows it as one line, whatever names of files are in it.
+
+    Control characters and what UTF-8 has not are escaped; of a very long text the middle goes.
+    """
+    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    if len(shown) <= LONGEST:
+        return shown
+    return f"{shown[: LONGEST // 2]} ... {shown[-LONGEST // 2 :]}"
+
+
+MEMORY = ("allocate memory", "not enough memory", "could not create a primitive", "new thread")
+"""What torch, its libraries and Python say in other errors where memory is short."""
+
+
+def is_short_of_memory(error: Exception) -> bool:
+    """Tell whether an error of Python, the system or torch means that memory was short."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    said = isinstance(error, RuntimeError) and any(words in str(error) for words in MEMORY)
+    return isinstance(error, MemoryError) or said
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?`` for a misspelt name, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" Did you mean '{close[0]}'?" if close else ""
-
-
-def printable(text: str) -> str:
-    """Return a text in one line, without what terminals take for commands: names hold anything."""
-    line = " ".join(text.splitlines())
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in line)
 
 
 def join_names(names: Iterable[str], limit: int = 5) -> str:

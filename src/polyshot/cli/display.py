@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from polyshot.errors import join_names, printable
+from polyshot.errors import join_names, one_line
 
 if TYPE_CHECKING:
     from polyshot.data.images import BadImage
@@ -74,7 +74,7 @@ def progress(unit: str, whole: str = "") -> Iterator[Callable[[str, int, int], N
 def warn(remark: str) -> None:
     """Say on stderr what a user should know, and go on."""
     typer.secho("note: ", fg="yellow", bold=True, nl=False, err=True)
-    typer.echo(printable(remark), err=True)
+    typer.echo(one_line(remark), err=True)
 
 
 def warn_left_out(examples: "Sequence[BadImage]") -> None:
@@ -103,7 +103,7 @@ def _cell(value: object) -> Text:
     if isinstance(value, Text):
         return value
     text = f"{value:,}" if isinstance(value, int) else str(value)
-    return Text("\n".join(map(printable, text.split("\n"))))
+    return Text("\n".join(map(one_line, text.split("\n"))))
 
 
 WIDEST = 4

@@ -18,7 +18,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from polyshot.data.heif import NO_HEIF, can_read_heif, is_heif
 from polyshot.data.rgb import to_rgb
-from polyshot.errors import PolyshotError, join_names
+from polyshot.errors import PolyshotError, join_names, one_line
 from polyshot.util.device import cores
 from polyshot.util.progress import Progress
 
@@ -134,7 +134,7 @@ def read_images(images: Images, sizes: Sequence[int], report: Progress | None = 
 
 def names_of(items: Iterable[Any]) -> list[str]:
     """Name images that are files; the others have no name."""
-    return [str(item) if isinstance(item, str | Path) else "" for item in items]
+    return [one_line(str(item)) if isinstance(item, str | Path) else "" for item in items]
 
 
 def first_readable(paths: Sequence[Path]) -> int | None:

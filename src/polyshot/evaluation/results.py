@@ -209,7 +209,7 @@ def read_runs(path: Path) -> dict[str, Run]:
         return {name: Run(**about) for name, about in json.loads(path.read_text("utf-8")).items()}
     except OSError as error:
         raise PolyshotError(f"{path} cannot be read: {error.strerror}.") from None
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise PolyshotError(f"{path} is damaged: {error}.") from None
 
 
@@ -254,7 +254,7 @@ def _from_parquet(path: Path) -> list[Result]:
         columns["per_episode"] = [(own / STEPS).tolist() for own in counts]
         rows = zip(*columns.values(), strict=True)
         return [Result(**dict(zip(columns, row, strict=True))) for row in rows]
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise PolyshotError(f"{path} is no table of results: {error}.") from None
 
 

@@ -76,7 +76,7 @@ class Decoder:
         # Nothing of the environment but where our own sources are.
         known = {k: os.environ[k] for k in ("PATH", "SYSTEMROOT", "TMPDIR") if k in os.environ}
         options = [str(self.limits.pixels), str(self.limits.decode_bytes)]
-        return subprocess.Popen(
+        return subprocess.Popen(  # noqa: S603 (a module of ours)
             [sys.executable, "-m", "polyshot.serving.decoder", *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -136,7 +136,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file."""
-    write_bytes(path, text.encode())
+    write_bytes(path, text.encode(errors="surrogateescape"))  # names of files are bytes
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

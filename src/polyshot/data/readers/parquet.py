@@ -119,6 +119,8 @@ def _listing(name: str, files: Sequence[Path], options: ReadOptions) -> Listing:
         if names is not None and these != names:
             raise PolyshotError(f"{file} and {files[0]} name different classes: import them apart.")
         names = these
+    if not isinstance(names, list | None) or not all(isinstance(each, str) for each in names or ()):
+        raise PolyshotError(f"{files[0]} has class names that are no texts.")
     class_names, ids = _class_ids(labels, names, name)
     check_class_names(class_names, name, options.keep_case)
     return Listing(
@@ -139,9 +141,10 @@ def _features(schema: Any) -> Mapping[str, Mapping[str, Any]]:
         return {}
     try:
         features = json.loads(stored)["info"]["features"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return {}
-    return features if isinstance(features, dict) else {}
+    named = features.items() if isinstance(features, dict) else ()
+    return {name: kind for name, kind in named if isinstance(kind, dict)}
 
 
 def _columns(
