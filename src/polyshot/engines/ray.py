@@ -1,0 +1,392 @@
+"""The engine of many machines: jobs are tasks of a Ray cluster.
+
+This process, the driver, holds the folder. What a job reads of it travels to the job's machine by
+content hash, once a machine, and lies there in a folder of its own for this grid; what the job
+writes comes back with what it tells, and is written here, whole, before anybody hears of it. So a
+machine that is lost takes nothing along but the jobs that it was at, which others do again.
+"""
+
+import fnmatch
+import itertools
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+from uuid import uuid4
+
+import torch
+
+from polyshot.engines.job import Engine, Event, Failed, Job, Place, Waiting
+from polyshot.engines.store import Store
+from polyshot.errors import PolyshotError
+from polyshot.util import __version__
+from polyshot.util.files import digest, new_folder, read_json, write_bytes
+from polyshot.util.progress import Progress
+
+TRIES = 4
+"""How often a job is begun whose processes or machines are lost."""
+LOOK = 1.0
+"""Seconds between two looks at jobs that have told nothing."""
+AHEAD = 3
+"""Jobs for each core of the cluster that are handed to Ray at once."""
+STAYS = ("*.pt", "*.lock", ".*")
+"""Files of a job that do not travel: checkpoints, locks, what is half-written."""
+BAR = "jobs"
+"""Name of the progress of the jobs."""
+
+
+class _Order(NamedTuple):
+    """What a machine is asked to do."""
+
+    grid: str
+    version: str
+    call: Callable[..., Iterator[Any]]
+    arguments: Any
+    """A reference to them, pickled once for all jobs that share them."""
+    inputs: Mapping[str, tuple[str, Mapping[str, Any]]]
+    """Content hash -> path on the driver, and the files, as they are kept."""
+    files: Mapping[str, tuple[str, Any]]
+    """Path in the folder -> content hash, and where the file is kept."""
+    outputs: tuple[str, ...]
+    threads: int
+    device: str
+    store: Store
+
+
+class _Sent(NamedTuple):
+    """What comes back, as often as a job has something to tell."""
+
+    value: Any
+    files: Mapping[str, Any]
+    """Path in the folder -> where the store keeps what was written."""
+    failed: Failed | None = None
+    ended: bool = False
+
+
+class Ray(Engine):
+    """Runs jobs on a cluster: that of an address, else one that it starts on this machine.
+
+    `store` is a path or URL (fsspec) that all machines reach, by which files travel; without one
+    they travel through Ray's object store.
+    """
+
+    def __init__(self, address: str = "", device: str | None = None, store: str = ""):
+        self.ray = import_ray()
+        self.address = address or os.environ.get("RAY_ADDRESS", "")
+        self.store = Store(store)
+        self._asked = device
+        self._own = False
+        self.device = torch.device("cpu")
+
+    def __enter__(self) -> Self:
+        self._own = connect(self.ray, self.address)
+        gpus = self.ray.cluster_resources().get("GPU", 0)
+        self.device = torch.device(self._asked or ("cuda" if gpus else "cpu"))
+        if self.device.type == "cuda" and not gpus:
+            raise PolyshotError("No machine of the cluster has a GPU: leave out --device cuda.")
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        if self._own:
+            self.ray.shutdown()
+
+    def run(
+        self, jobs: Sequence[Job], folder: Path, report: Progress | None = None
+    ) -> Generator[Event, None, None]:
+        """Run jobs as soon as what they need is done, as many at once as the cluster holds."""
+        grid, waiting = _Grid(self, folder), Waiting(jobs)
+        running: dict[Any, Job] = {}
+        tries = Counter[str]()
+        try:
+            while waiting.jobs or running:
+                for job in waiting.ready():
+                    if len(running) >= self._room(job):
+                        break
+                    waiting.jobs.remove(job)
+                    tries[job.key] += 1
+                    running[grid.start(job)] = job
+                for task, sent in grid.told(list(running)):
+                    job = running[task]
+                    if isinstance(sent, _Sent) and not sent.ended:
+                        yield Event(job, sent.value)
+                        continue
+                    del running[task]
+                    if isinstance(sent, _Sent):
+                        yield waiting.end(job, sent.failed)
+                    elif tries[job.key] < TRIES:
+                        waiting.jobs.insert(0, job)  # others have waited no longer
+                    else:
+                        yield waiting.end(job, _lost(sent))
+                yield from waiting.give_up()
+                if report:
+                    report(BAR, len(jobs) - len(waiting.jobs) - len(running), len(jobs))
+        finally:
+            grid.stop(list(running))
+
+    def _room(self, job: Job) -> int:
+        """Count the jobs that Ray may hold: what runs, and some that wait for their turn."""
+        cores = self.ray.cluster_resources().get("CPU", 1)
+        return max(1, int(AHEAD * cores / job.resources.threads))
+
+
+class _Grid:
+    """The files of one run on their way to the cluster and back."""
+
+    def __init__(self, engine: Ray, folder: Path):
+        self.engine, self.ray, self.folder = engine, engine.ray, folder
+        self.name = uuid4().hex[:12]
+        self._kept: dict[str, Any] = {}
+        """Content hash -> where the store keeps it."""
+        self._hashes: dict[Path, tuple[tuple[int, int], str]] = {}
+        self._packs: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._arguments: dict[int, tuple[Any, Any]] = {}
+        alone = len([node for node in self.ray.nodes() if node["Alive"]]) == 1
+        self._travels = bool(engine.address) or not alone
+
+    def start(self, job: Job) -> Any:
+        """Hand a job to Ray; returns what stands for it."""
+        order = _Order(
+            self.name,
+            __version__,
+            job.call,
+            [self._argument(each) for each in job.arguments],
+            {key: self._input(key, path) for key, path in job.inputs.items()},
+            {name: self._file(self.folder / name) for name in matching(self.folder, job.reads)},
+            job.outputs,
+            job.resources.threads,
+            self.engine.device.type,
+            self.engine.store,
+        )
+        resources = {"num_cpus": job.resources.threads, "num_gpus": job.resources.gpus}
+        if job.resources.memory:
+            resources["memory"] = job.resources.memory
+        task = self.ray.remote(_work).options(
+            **resources, num_returns="streaming", max_retries=0, name=job.key
+        )
+        return task.remote(order)
+
+    def told(self, tasks: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+        """Wait for what jobs tell, with its files written; an error where a job is lost."""
+        if not tasks:
+            return
+        ready, _ = self.ray.wait(tasks, num_returns=1, timeout=LOOK, fetch_local=False)
+        for task in ready:
+            try:
+                sent = self.ray.get(next(task))
+            except StopIteration:  # its last word was its end
+                sent = _EndError("its process ended without a word")
+            except (self.ray.exceptions.RayError, OSError) as error:
+                sent = error
+            if isinstance(sent, _Sent):
+                self._write(sent.files)
+            yield task, sent
+
+    def stop(self, tasks: Sequence[Any]) -> None:
+        """End what still runs, and remove what machines hold of this grid."""
+        for task in tasks:
+            self.ray.cancel(task, force=True)
+        where = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+        nodes = [node["NodeID"] for node in self.ray.nodes() if node["Alive"]]
+        remove = self.ray.remote(num_cpus=0, max_retries=0)(_remove)
+        gone = [
+            remove.options(scheduling_strategy=where(node, soft=False)).remote(self.name)
+            for node in nodes
+        ]
+        if gone:  # a machine that does not answer loses the folder when it restarts
+            self.ray.wait(gone, num_returns=len(gone), timeout=10)
+
+    def _argument(self, value: Any) -> Any:
+        """Keep an argument that many jobs share once; small ones travel with the job."""
+        if isinstance(value, str | int | float | tuple | list):
+            return value
+        if id(value) not in self._arguments:
+            self._arguments[id(value)] = value, self.ray.put(value)
+        return _Reference(self._arguments[id(value)][1])
+
+    def _input(self, key: str, path: Path) -> tuple[str, dict[str, Any]]:
+        if key not in self._packs:
+            files = sorted(path.iterdir()) if path.is_dir() else [path]
+            kept = {}
+            if self._travels:
+                kept = {file.name: self.engine.store.put(file.read_bytes()) for file in files}
+            self._packs[key] = str(path.resolve()), kept
+        return self._packs[key]
+
+    def _file(self, path: Path) -> tuple[str, Any]:
+        status = path.stat()
+        seen = status.st_mtime_ns, status.st_size
+        if self._hashes.get(path, ((0, 0), ""))[0] != seen:
+            data = path.read_bytes()
+            found = digest(data)
+            self._hashes[path] = seen, found
+            if found not in self._kept:
+                self._kept[found] = self.engine.store.put(data)
+        found = self._hashes[path][1]
+        return found, self._kept[found]
+
+    def _write(self, files: Mapping[str, Any]) -> None:
+        for name, kept in files.items():
+            path = self.folder / name
+            write_bytes(path, self.engine.store.get(kept))
+
+
+class _EndError(RuntimeError):
+    """A job that ended in no way that jobs end in."""
+
+
+class _Reference(NamedTuple):
+    ref: Any
+
+
+def _lost(error: Exception) -> Failed:
+    name = type(error).__name__
+    return Failed(
+        f"The job's process or machine was lost {TRIES} times ({name}), perhaps for want of "
+        "memory: look at the cluster's logs.",
+        str(error),
+    )
+
+
+# --- on the machine that does the work
+
+
+def _scratch(grid: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"polyshot-{os.getuid()}" / grid
+
+
+def _remove(grid: str) -> None:
+    shutil.rmtree(_scratch(grid), ignore_errors=True)
+
+
+def _work(order: _Order) -> Iterator[_Sent]:
+    """Do a job; its files travel with what it tells."""
+    if order.version != __version__:
+        message = f"A machine has Polyshot {__version__}, the driver {order.version}: install one."
+        yield _Sent(None, {}, Failed(message), ended=True)
+        return
+    torch.set_num_threads(order.threads)
+    ray = import_ray()
+    folder, store = _scratch(order.grid), order.store
+    try:
+        inputs = {key: _fetched(folder, key, *how, store) for key, how in order.inputs.items()}
+        for name, (content, kept) in order.files.items():
+            _place(folder / name, content, kept, store)
+        seen = _written(folder, order.outputs)
+        arguments = [
+            ray.get(each.ref) if isinstance(each, _Reference) else each for each in order.arguments
+        ]
+        place = Place(folder, torch.device(order.device), inputs)
+        for value in order.call(place, *arguments):
+            changed, seen = _changed(folder, order.outputs, seen, store)
+            yield _Sent(value, changed)
+        changed, _ = _changed(folder, order.outputs, seen, store)
+        yield _Sent(None, changed, ended=True)
+    except Exception as error:  # whatever it is: the driver notes it
+        yield _Sent(None, {}, Failed.of(error), ended=True)
+
+
+def _fetched(folder: Path, key: str, there: str, files: Mapping[str, Any], store: Store) -> Path:
+    """Find an input by its content: where the driver has it, or here, or fetch it."""
+    if _has(Path(there), key):
+        return Path(there)
+    own = folder / "inputs" / key
+    if not own.exists():
+        if not files:
+            raise PolyshotError(f"{there} is not on this machine, or another one: share the disk.")
+        with new_folder(own) as partial:
+            for name, kept in files.items():
+                write_bytes(partial / name, store.get(kept))
+    return own
+
+
+def _has(path: Path, key: str) -> bool:
+    """Tell whether a pack is this one."""
+    return (path / "domain.json").is_file() and read_json(path / "domain.json")["hash"] == key
+
+
+_PLACED: dict[Path, str] = {}
+"""What this process has put where: path -> content hash."""
+
+
+def _place(path: Path, content: str, kept: Any, store: Store) -> None:
+    """Put a file of the folder where a job looks for it, unless it is there."""
+    if _PLACED.get(path) != content or not path.exists():
+        if not path.exists() or digest(path.read_bytes()) != content:
+            write_bytes(path, store.get(kept))
+        _PLACED[path] = content
+
+
+Seen = dict[str, tuple[int, int]]
+
+
+def _written(folder: Path, patterns: Sequence[str]) -> Seen:
+    """Note which outputs there are: path -> time and size."""
+    found = {name: (folder / name).stat() for name in matching(folder, patterns)}
+    return {name: (status.st_mtime_ns, status.st_size) for name, status in found.items()}
+
+
+def _changed(
+    folder: Path, patterns: Sequence[str], before: Seen, store: Store
+) -> tuple[dict[str, Any], Seen]:
+    now = _written(folder, patterns)
+    news = [name for name, seen in now.items() if before.get(name) != seen]
+    return {name: store.hand_over((folder / name).read_bytes()) for name in news}, now
+
+
+def matching(folder: Path, patterns: Sequence[str]) -> list[str]:
+    """List the files of a folder that travel, by patterns; ``**`` is everything below."""
+    found = itertools.chain.from_iterable(
+        folder.glob(f"{pattern}/*" if pattern.endswith("**") else pattern) for pattern in patterns
+    )
+    files = {path for path in found if path.is_file() and not _stays(path.name)}
+    return sorted(str(path.relative_to(folder)) for path in files)
+
+
+def _stays(name: str) -> bool:
+    return any(fnmatch.fnmatch(name, pattern) for pattern in STAYS)
+
+
+# --- the cluster
+
+
+def import_ray() -> Any:
+    """Import Ray, without its reports home; a missing extra is one line."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of GPUs hidden
+    try:
+        import ray  # noqa: PLC0415 (an extra)
+        import ray.util.scheduling_strategies  # noqa: PLC0415
+    except ImportError:
+        raise PolyshotError(
+            "The engine 'ray' needs an extra: pip install 'polyshot[ray]', on every machine."
+        ) from None
+    return ray
+
+
+STORE = 256 * 2**20
+"""Bytes of the object store of a cluster that is started here; what is more goes to disk."""
+
+
+def connect(ray: Any, address: str) -> bool:
+    """Join a cluster, or start one here; returns whether it was started, and is ours to stop."""
+    if ray.is_initialized():
+        return False
+    quiet = {"include_dashboard": False, "object_store_memory": STORE} if not address else {}
+    try:
+        ray.init(
+            address=address or "local",
+            log_to_driver=False,
+            logging_level="error",
+            **quiet,
+        )
+    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        where = f"at {address}" if address else "here"
+        raise PolyshotError(f"There is no Ray cluster {where}: {reason}") from None
+    return True
