@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from getpass import getuser
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -80,6 +81,8 @@ class Ray(Engine):
         self.store = Store(store)
         self._asked = device
         self._own = False
+        self.tries = Counter[str]()
+        """How often each job was begun."""
         self.device = torch.device("cpu")
 
     def __enter__(self) -> Self:
@@ -102,14 +105,14 @@ class Ray(Engine):
         """Run jobs as soon as what they need is done, as many at once as the cluster holds."""
         grid, waiting = _Grid(self, folder), Waiting(jobs)
         running: dict[Any, Job] = {}
-        tries = Counter[str]()
+        self.tries.clear()
         try:
             while waiting.jobs or running:
                 for job in waiting.ready():
                     if len(running) >= self._room(job):
                         break
                     waiting.jobs.remove(job)
-                    tries[job.key] += 1
+                    self.tries[job.key] += 1
                     running[grid.start(job)] = job
                 for task, sent in grid.told(list(running)):
                     job = running[task]
@@ -119,7 +122,7 @@ class Ray(Engine):
                     del running[task]
                     if isinstance(sent, _Sent):
                         yield waiting.end(job, sent.failed)
-                    elif tries[job.key] < TRIES:
+                    elif self.tries[job.key] < TRIES:
                         waiting.jobs.insert(0, job)  # others have waited no longer
                     else:
                         yield waiting.end(job, _lost(sent))
@@ -256,12 +259,14 @@ def _lost(error: Exception) -> Failed:
 # --- on the machine that does the work
 
 
-def _scratch(grid: str) -> Path:
-    return Path(tempfile.gettempdir()) / f"polyshot-{os.getuid()}" / grid
+def scratch(grid: str, node: str = "") -> Path:
+    """Return the folder that a machine, this one by default, has for a grid."""
+    node = node or import_ray().get_runtime_context().get_node_id()
+    return Path(tempfile.gettempdir()) / f"polyshot-{getuser()}" / f"{grid}-{node[:12]}"
 
 
 def _remove(grid: str) -> None:
-    shutil.rmtree(_scratch(grid), ignore_errors=True)
+    shutil.rmtree(scratch(grid), ignore_errors=True)
 
 
 def _work(order: _Order) -> Iterator[_Sent]:
@@ -272,7 +277,7 @@ def _work(order: _Order) -> Iterator[_Sent]:
         return
     torch.set_num_threads(order.threads)
     ray = import_ray()
-    folder, store = _scratch(order.grid), order.store
+    folder, store = scratch(order.grid), order.store
     try:
         inputs = {key: _fetched(folder, key, *how, store) for key, how in order.inputs.items()}
         for name, (content, kept) in order.files.items():
@@ -302,7 +307,8 @@ def _fetched(folder: Path, key: str, there: str, files: Mapping[str, Any], store
         with new_folder(own) as partial:
             for name, kept in files.items():
                 write_bytes(partial / name, store.get(kept))
-    return own
+    name = Path(there).name  # a single file has its own name
+    return own / name if (own / name).is_file() else own
 
 
 def _has(path: Path, key: str) -> bool:
