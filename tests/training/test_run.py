@@ -18,6 +18,7 @@ from polyshot.errors import PolyshotError
 from polyshot.models.resnet import ResNet
 from polyshot.pool.pool import Pool
 from polyshot.training.run import train
+from polyshot.util.files import read_json
 from tests.helpers import TINY, Interrupt, metrics_of, step_files, toy_packs, until_done, with_base
 
 
@@ -217,7 +218,7 @@ def test_channel_modulators_and_euclidean_distance_go_all_the_way(
 
 
 def test_the_run_folder_says_what_was_done(packs: list[Pack], config: Config, whole: Path) -> None:
-    assert json.loads((whole / "config.json").read_text()) == to_dict(config)
+    assert read_json(whole / "config.json") == to_dict(config)
     environment = json.loads((whole / "environment.json").read_text())
     assert environment["torch"] == torch.__version__
     assert [pack["hash"] for pack in environment["packs"]] == [pack.hash for pack in packs]

@@ -104,7 +104,8 @@ def as_bytes(saved: Saved) -> bytes:
 
 def _write_zip(file: BinaryIO, about: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    text = json.dumps({**about, "files": hashes}, ensure_ascii=False, indent=1) + "\n"
+    described = checks.sealed({**about, "files": hashes})
+    text = json.dumps(described, ensure_ascii=False, indent=1) + "\n"
     with zipfile.ZipFile(file, "w") as archive:  # stored: weights are packed already
         for name, data in {ABOUT: text.encode(), **files}.items():
             archive.writestr(zipfile.ZipInfo(name), data)  # without a date: the same bytes

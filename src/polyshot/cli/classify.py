@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from polyshot.cli.options import Device, PoolName, ViewsName
+from polyshot.cli.options import Device, PoolName, Strict, ViewsName
 from polyshot.errors import PolyshotError
 
 if TYPE_CHECKING:
@@ -60,18 +60,23 @@ def fit(
             "can then not be corrected.",
         ),
     ] = False,
+    strict: Strict = False,
     device: Device = None,
 ) -> None:
     """Learn a classifier from a few examples of each class, and keep it as one file.
+
+    Examples that cannot be read are left out, and named, unless --strict.
 
     Example: polyshot fit photos/ --out birds.polyshot
     """
     from polyshot.classifier.classifier import FewShotClassifier
     from polyshot.classifier.label import fit_files
-    from polyshot.cli.display import progress
+    from polyshot.cli.display import progress, warn_left_out
     from polyshot.pool.forms import load_pools
     from polyshot.util.device import best_device
+    from polyshot.util.files import check_writable
 
+    check_writable(out)
     loaded, form = load_pools(pool, best_device(device), views)
     made = FewShotClassifier(
         loaded,
@@ -81,7 +86,8 @@ def fit(
         precision=precision,  # type: ignore[arg-type]
     )
     with progress("images") as report:
-        fit_files(made, support, report)
+        left_out = fit_files(made, support, report, strict)
+    warn_left_out(left_out)
     made.save(out, examples=not no_examples)
     if made.can_estimate:
         typer.echo(made.estimate())
@@ -112,22 +118,26 @@ def classify(
     adaptation: AdaptationName = "auto",
     none_rate: NoneRate = None,
     views: ViewsName = None,
+    strict: Strict = False,
     device: Device = None,
 ) -> None:
     """Classify your images from a few examples of each class.
 
-    Every image gets one of your classes, unless you allow 'none of these' with --none-rate.
+    Every image gets one of your classes, unless you allow 'none of these' with --none-rate. One
+    that cannot be read gets a row with the reason, unless --strict.
 
     Example: polyshot classify --support photos/ --query new/ --page labels.html
     """
     from polyshot.classifier.classifier import FewShotClassifier
-    from polyshot.classifier.label import label_by, label_files
-    from polyshot.cli.display import progress
-    from polyshot.data.readers.examples import read_queries
+    from polyshot.classifier.label import check_queries, label_by, label_files
+    from polyshot.cli.display import progress, warn, warn_left_out
     from polyshot.experiments.labels import write_labels_page
     from polyshot.pool.forms import load_pools
     from polyshot.util.device import best_device
+    from polyshot.util.files import check_writable
 
+    check_writable(out)
+    check_writable(page)
     form, where = "", best_device(device)
     if model is not None:
         given = {
@@ -142,10 +152,10 @@ def classify(
             raise PolyshotError(
                 f"A classifier knows {', '.join(told)} already: leave that out, or fit another one."
             )
-        read_queries(query)
+        check_queries(query, strict)
         loaded = FewShotClassifier.load(model, where)
         with progress("images") as report:
-            answer = label_by(loaded, query, report)
+            answer = label_by(loaded, query, report, strict)
     elif support is None:
         raise PolyshotError(
             "Name your examples (--support photos/), or a classifier that 'polyshot fit' wrote "
@@ -154,7 +164,10 @@ def classify(
     else:
         pools, form = load_pools(pool, where, views)
         with progress("images") as report:
-            answer = label_files(pools, support, query, rule, adaptation, report, none_rate)
+            answer = label_files(pools, support, query, rule, adaptation, report, none_rate, strict)
+    warn_left_out(answer.left_out)
+    if answer.unread:
+        warn(answer.unread_summary)
     _show(answer, out)
     if page:
         write_labels_page(page, answer)
@@ -178,9 +191,10 @@ def _show(answer: "LabelledFiles", out: Path | None) -> None:
         columns = ("image", "label", "probability", "runner-up", "its probability")
         lines = []
         for row in answer.rows:
-            chance = "" if row.probability is None else f"{row.probability:.2f}"
-            other = f"{row.runner_up_probability:.2f}"
-            lines.append((row.path, row.label, chance, row.runner_up, other))
+            chances = [row.probability, row.runner_up_probability]
+            first, second = ("" if chance is None else f"{chance:.2f}" for chance in chances)
+            label = f"({row.reason})" if row.reason else row.label
+            lines.append((row.path, label, first, row.runner_up, second))
         show_table(columns, lines)
     if answer.none_summary:
         typer.echo(answer.none_summary)

@@ -10,7 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from polyshot.errors import join_names
+
 if TYPE_CHECKING:
+    from polyshot.data.images import BadImage
     from polyshot.evaluation.results import Result
 
 out = Console()
@@ -66,6 +69,19 @@ def progress(unit: str, whole: str = "") -> Iterator[Callable[[str, int, int], N
                 shown.remove_task(bars.pop(other))
 
         yield report
+
+
+def warn(remark: str) -> None:
+    """Say on stderr what a user should know, and go on."""
+    typer.secho("note: ", fg="yellow", bold=True, nl=False, err=True)
+    typer.echo(remark, err=True)
+
+
+def warn_left_out(examples: "Sequence[BadImage]") -> None:
+    """Name examples that cannot be read."""
+    if examples:
+        named = join_names(map(str, examples))
+        warn(f"{len(examples)} examples cannot be read and are left out: {named}.")
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -51,6 +51,10 @@ StoreUrl = Annotated[
         "--engine ray, instead of Ray's object store.",
     ),
 ]
+Strict = Annotated[
+    bool,
+    Option("--strict", help="Stop where an image cannot be read, before anything is learned."),
+]
 
 
 def names_in(text: str) -> list[str]:

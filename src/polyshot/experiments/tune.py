@@ -6,7 +6,6 @@ inside (or `MOST_BEYOND` were tried).
 """
 
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from polyshot.experiments.grid_folder import GridFolder
 from polyshot.methods.method import Method, Settings, find_methods
 from polyshot.tasks import Tasks
 from polyshot.training.training_run import TrainingRun
-from polyshot.util.files import write_json
+from polyshot.util.files import read_json, write_json
 from polyshot.util.progress import Progress
 
 BAR = "points"
@@ -196,9 +195,4 @@ class _Outcome:
     def _read(self) -> dict[str, Any]:
         if not self.file.exists():
             return {}
-        try:
-            return dict(json.loads(self.file.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            raise PolyshotError(
-                f"{self.file} cannot be read ({error}): delete it, and points are tried again."
-            ) from None
+        return read_json(self.file, "delete it, and points are tried again")

@@ -27,11 +27,13 @@ from safetensors import torch as safetensors
 from torch import Tensor
 
 from polyshot.errors import PolyshotError
+from polyshot.util.checks import sealed, unsealed
 
 CHUNK = 8 * 1024 * 1024
 """Bytes of a file that are hashed at once."""
 
-
+LONGEST = 240
+"""Bytes of a name; file systems end at 255, and temporary names are longer."""
 SYNCED = 1 << 20
 """Bytes of a file up to which it is on the disk itself before it gets its name; larger ones would
 hold a training up at every checkpoint."""
@@ -90,6 +92,25 @@ def clear_errors(path: Path) -> Iterator[None]:
         raise PolyshotError(f"{path} cannot be written: {error.strerror or error}.") from None
 
 
+def check_writable(path: Path | None) -> None:
+    """Refuse, before any work, a file that cannot be written later; None is no file."""
+    if path is None:
+        return
+    place = Path(os.path.realpath(path))
+    above = next(each for each in (place.parent, *place.parents) if os.path.lexists(each))
+    reason = ""
+    if place.is_dir():
+        reason = "it is a folder, name a file"
+    elif not above.is_dir():
+        reason = f"{above} is no folder"
+    elif not os.access(above, os.W_OK | os.X_OK):
+        reason = f"{above} is read-only"
+    elif any(len(os.fsencode(part)) > LONGEST for part in place.parts):
+        reason = "its name is too long"
+    if reason:
+        raise PolyshotError(f"{path} cannot be written: {reason}.")
+
+
 def no_room(path: Path, needed: int = 0, free: int = 0) -> PolyshotError:
     """Say that a disk is full; `needed` and `free` are bytes, where they are known."""
     detail = f" {needed / 1e6:,.0f} MB are needed, {free / 1e6:,.0f} MB are free." if needed else ""
@@ -111,8 +132,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write plain data as JSON."""
-    write_text(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+    """Write plain data as JSON, with its checksum."""
+    write_text(path, json.dumps(sealed(value), ensure_ascii=False, indent=1) + "\n")
 
 
 def append_text(path: Path, text: str) -> None:
@@ -131,12 +152,12 @@ def append_text(path: Path, text: str) -> None:
                 raise
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read what :func:`write_json` wrote."""
+def read_json(path: Path, mend: str = "start a new run") -> dict[str, Any]:
+    """Read what :func:`write_json` wrote; `mend` is what to do where that is damaged."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return unsealed(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise PolyshotError(f"{path} cannot be read ({error}): start a new run.") from None
+        raise PolyshotError(f"{path} cannot be read ({error}): {mend}.") from None
 
 
 def write_array(file: BinaryIO, array: NDArray[Any]) -> None:

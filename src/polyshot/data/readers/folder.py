@@ -31,7 +31,7 @@ PART_NAMES = frozenset(
 )
 SUFFIXES = (
     ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif",
-    ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2",
+    ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2", ".heic", ".heif",
 )  # fmt: skip
 JUNK = frozenset({"__macosx", "thumbs.db", "desktop.ini"})
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
