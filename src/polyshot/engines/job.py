@@ -2,7 +2,7 @@
 
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,4 +138,18 @@ class Engine(ABC):
         Yields what jobs tell as they do, with their files in the folder by then, and the end of
         each job once. Where a job failed, those that need it end in the same way, without a start.
         Whoever stops asking stops the jobs: what was told is kept.
+        """
+
+    @abstractmethod
+    def stream(
+        self,
+        make: Callable[..., Callable[[Any], Any]],
+        arguments: tuple[Any, ...],
+        items: Iterable[Any],
+        resources: Resources,
+    ) -> Iterator[Any]:
+        """Put many items through workers, as they come: a result each, in any order.
+
+        ``make(device, *arguments)`` makes a worker, once a process, which is called with an item.
+        Items and results can be pickled. Memory does not grow with their number.
         """

@@ -8,14 +8,14 @@ its lock; the others take other jobs first, then wait for it and look again.
 import os
 import subprocess
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from polyshot.engines.job import Engine, Event, Failed, Job, Place, Waiting
+from polyshot.engines.job import Engine, Event, Failed, Job, Place, Resources, Waiting
 from polyshot.errors import PolyshotError
 from polyshot.util.device import forget
 from polyshot.util.files import locked, locked_if_free
@@ -129,6 +129,16 @@ class Local(Engine):
                     break  # what has waited for it comes next, in the order of the jobs
             yield from waiting.give_up()
             patient = not begun  # nothing but what others are at: wait for the first
+
+    def stream(
+        self,
+        make: Callable[..., Callable[[Any], Any]],
+        arguments: tuple[Any, ...],
+        items: Iterable[Any],
+        resources: Resources,  # noqa: ARG002 (all that this process has)
+    ) -> Iterator[Any]:
+        """Work on one item after the other, in this process."""
+        yield from map(make(self.device, *arguments), items)
 
     def _do(
         self, job: Job, folder: Path, report: Progress | None

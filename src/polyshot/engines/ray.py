@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from getpass import getuser
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +21,8 @@ from uuid import uuid4
 
 import torch
 
-from polyshot.engines.job import Engine, Event, Failed, Job, Place, Waiting
+from polyshot.engines.job import Engine, Event, Failed, Job, Place, Resources, Waiting
+from polyshot.engines.ray_data import stream
 from polyshot.engines.store import Store
 from polyshot.errors import PolyshotError
 from polyshot.util import __version__
@@ -131,6 +132,16 @@ class Ray(Engine):
                     report(BAR, len(jobs) - len(waiting.jobs) - len(running), len(jobs))
         finally:
             grid.stop(list(running))
+
+    def stream(
+        self,
+        make: Callable[..., Callable[[Any], Any]],
+        arguments: tuple[Any, ...],
+        items: Iterable[Any],
+        resources: Resources,
+    ) -> Iterator[Any]:
+        """Put items through actors, as many as the cluster holds, by Ray Data."""
+        yield from stream(self.ray, self.device, make, arguments, items, resources)
 
     def _room(self, job: Job) -> int:
         """Count the jobs that Ray may hold: what runs, and some that wait for their turn."""

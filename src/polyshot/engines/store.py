@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from polyshot.errors import PolyshotError
 from polyshot.util.files import digest
+from polyshot.util.urls import file_system, write_url
 
 
 class Kept(NamedTuple):
@@ -23,7 +24,7 @@ class Store:
     def __init__(self, url: str = ""):
         self.url = url.rstrip("/")
         if self.url:
-            self._system()  # a scheme that nothing is installed for shows at once
+            file_system(self.url)  # a scheme that nothing is installed for shows at once
 
     def put(self, data: bytes) -> Any:
         """Keep bytes for the jobs; returns what stands for them."""
@@ -31,17 +32,15 @@ class Store:
             import ray  # noqa: PLC0415 (an extra)
 
             return ray.put(data)
-        content = digest(data)
-        system, root = self._system()
-        place = f"{root}/{content}"
+        kept = Kept(digest(data))
+        system, root = file_system(self.url)
         try:
-            if not system.exists(place):
-                system.makedirs(root, exist_ok=True)
-                system.pipe_file(f"{place}.partial", data)
-                system.mv(f"{place}.partial", place)
+            there = system.exists(f"{root}/{kept.content}")
         except OSError as error:
-            raise PolyshotError(f"{self.url} cannot be written: {error}.") from None
-        return Kept(content)
+            raise PolyshotError(f"{self.url} cannot be reached: {error}.") from None
+        if not there:
+            write_url(f"{self.url}/{kept.content}", data)
+        return kept
 
     def hand_over(self, data: bytes) -> Any:
         """Keep bytes for the driver: with the object store they travel in the answer itself."""
@@ -55,7 +54,7 @@ class Store:
             import ray  # noqa: PLC0415 (an extra)
 
             return bytes(ray.get(kept))
-        system, root = self._system()
+        system, root = file_system(self.url)
         try:
             data = bytes(system.cat_file(f"{root}/{kept.content}"))
         except OSError as error:
@@ -63,12 +62,3 @@ class Store:
         if digest(data) != kept.content:
             raise PolyshotError(f"{self.url}/{kept.content} is damaged: delete it.")
         return data
-
-    def _system(self) -> tuple[Any, str]:
-        try:
-            from fsspec.core import url_to_fs  # noqa: PLC0415 (torch brings it along)
-
-            system, root = url_to_fs(self.url)
-        except (ImportError, ValueError) as error:
-            raise PolyshotError(f"{self.url} cannot be reached: {error}.") from None
-        return system, str(root).rstrip("/")
