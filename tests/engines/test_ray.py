@@ -12,8 +12,9 @@ import pytest
 
 from polyshot.data.toy import draw_packs
 from polyshot.engines import Event, Job
-from polyshot.engines import ray as on_ray
 from polyshot.engines.ray import TRIES, Ray
+from polyshot.engines.ray_cluster import import_ray
+from polyshot.engines.ray_work import scratch
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import read_results
 from polyshot.experiments.run import Summary
@@ -37,7 +38,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
     from ray.cluster_utils import Cluster
 
-    on_ray.import_ray()
+    import_ray()
     root = str(Path(__file__).parents[2])
     few = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
     with pytest.MonkeyPatch.context() as patch:
@@ -91,8 +92,8 @@ def test_files_travel_with_what_jobs_tell(engine: Ray, tmp_path: Path) -> None:
         **{f"a-{part}.txt": "xx" for part in ("one", "two")},
         **{f"b-{part}.txt": "yyy" for part in ("one", "two")},
     }
-    scratch = on_ray.scratch("", "here").parent
-    assert list(scratch.iterdir()) == [], "machines keep nothing of a grid that is done"
+    kept = scratch("", "here").parent
+    assert list(kept.iterdir()) == [], "machines keep nothing of a grid that is done"
 
 
 def test_files_may_travel_by_a_path(cluster: Any, tmp_path: Path) -> None:
@@ -186,7 +187,7 @@ def test_a_machine_is_lost_in_the_middle_of_a_grid(
 
     others = {node.node_id[:12]: node for node in cluster.list_all_nodes()}
     del others[cluster.head_node.node_id[:12]]
-    folder, over, killed = on_ray.scratch("", "here").parent, threading.Event(), []
+    folder, over, killed = scratch("", "here").parent, threading.Event(), []
 
     def kill() -> None:
         """Kill a machine as soon as it has begun with a job."""

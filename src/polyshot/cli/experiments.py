@@ -189,6 +189,11 @@ def tune(
     sources: Sources = "",
     settings: Options = None,
     device: Device = None,
+    engine: EngineName = "local",
+    address: Address = "",
+    threads: Threads = 1,
+    gpus: Gpus = None,
+    store: StoreUrl = "",
 ) -> None:
     """Try the declared settings of methods on validation classes of the sources.
 
@@ -197,18 +202,21 @@ def tune(
     Example: polyshot tune protonet feat --data packs --preset strong --out grid
     """
     from polyshot.cli.display import progress, show_table
+    from polyshot.engines.choice import chosen_engine
     from polyshot.experiments import tune as tuning
     from polyshot.experiments.grid_folder import GridFolder
     from polyshot.experiments.protocols import configured
-    from polyshot.util.device import best_device
 
     config, overrides, _ = configured(preset, settings or [])
     if overrides:
         raise PolyshotError("Tuning tries the declared settings of methods: leave theirs out.")
-    where = best_device(device)
-    with progress("images", whole=tuning.BAR) as report:
+    with (
+        progress("images", whole=tuning.BAR) as report,
+        chosen_engine(engine, device, address, threads, gpus, store) as (runs, each),
+    ):
         trained, _ = GridFolder(out).packs(data, names_in(sources), config.size, report)
-        points = tuning.tune(names or [], trained, config, out, where, report, _command(context))
+        how = (runs, report, _command(context), each)
+        points = tuning.tune(names or [], trained, config, out, *how)
     rows = []
     for point in points:
         tried = ", ".join(f"{name} {value:g}" for name, value in point.settings.items())

@@ -6,27 +6,24 @@ writes comes back with what it tells, and is written here, whole, before anybody
 machine that is lost takes nothing along but the jobs that it was at, which others do again.
 """
 
-import fnmatch
-import itertools
 import os
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from getpass import getuser
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 from uuid import uuid4
 
 import torch
 
-from polyshot.engines.job import Engine, Event, Failed, Job, Place, Resources, Waiting
+from polyshot.engines.job import Engine, Event, Failed, Job, Resources, Waiting
+from polyshot.engines.ray_cluster import connect, import_ray
 from polyshot.engines.ray_data import stream
+from polyshot.engines.ray_work import Order, Reference, Sent, matching, remove, work
 from polyshot.engines.store import Store
 from polyshot.errors import PolyshotError
 from polyshot.util import __version__
-from polyshot.util.files import digest, new_folder, read_json, write_bytes
+from polyshot.util.files import digest, write_bytes
 from polyshot.util.progress import Progress
 
 TRIES = 4
@@ -35,38 +32,8 @@ LOOK = 1.0
 """Seconds between two looks at jobs that have told nothing."""
 AHEAD = 3
 """Jobs for each core of the cluster that are handed to Ray at once."""
-STAYS = ("*.pt", "*.lock", ".*")
-"""Files of a job that do not travel: checkpoints, locks, what is half-written."""
 BAR = "jobs"
 """Name of the progress of the jobs."""
-
-
-class _Order(NamedTuple):
-    """What a machine is asked to do."""
-
-    grid: str
-    version: str
-    call: Callable[..., Iterator[Any]]
-    arguments: Any
-    """A reference to them, pickled once for all jobs that share them."""
-    inputs: Mapping[str, tuple[str, Mapping[str, Any]]]
-    """Content hash -> path on the driver, and the files, as they are kept."""
-    files: Mapping[str, tuple[str, Any]]
-    """Path in the folder -> content hash, and where the file is kept."""
-    outputs: tuple[str, ...]
-    threads: int
-    device: str
-    store: Store
-
-
-class _Sent(NamedTuple):
-    """What comes back, as often as a job has something to tell."""
-
-    value: Any
-    files: Mapping[str, Any]
-    """Path in the folder -> where the store keeps what was written."""
-    failed: Failed | None = None
-    ended: bool = False
 
 
 class Ray(Engine):
@@ -117,11 +84,11 @@ class Ray(Engine):
                     running[grid.start(job)] = job
                 for task, sent in grid.told(list(running)):
                     job = running[task]
-                    if isinstance(sent, _Sent) and not sent.ended:
+                    if isinstance(sent, Sent) and not sent.ended:
                         yield Event(job, sent.value)
                         continue
                     del running[task]
-                    if isinstance(sent, _Sent):
+                    if isinstance(sent, Sent):
                         yield waiting.end(job, sent.failed)
                     elif self.tries[job.key] < TRIES:
                         waiting.jobs.insert(0, job)  # others have waited no longer
@@ -165,7 +132,7 @@ class _Grid:
 
     def start(self, job: Job) -> Any:
         """Hand a job to Ray; returns what stands for it."""
-        order = _Order(
+        order = Order(
             self.name,
             __version__,
             job.call,
@@ -180,7 +147,7 @@ class _Grid:
         resources = {"num_cpus": job.resources.threads, "num_gpus": job.resources.gpus}
         if job.resources.memory:
             resources["memory"] = job.resources.memory
-        task = self.ray.remote(_work).options(
+        task = self.ray.remote(work).options(
             **resources, num_returns="streaming", max_retries=0, name=job.key
         )
         return task.remote(order)
@@ -197,7 +164,7 @@ class _Grid:
                 sent = _EndError("its process ended without a word")
             except (self.ray.exceptions.RayError, OSError) as error:
                 sent = error
-            if isinstance(sent, _Sent):
+            if isinstance(sent, Sent):
                 self._write(sent.files)
             yield task, sent
 
@@ -207,9 +174,9 @@ class _Grid:
             self.ray.cancel(task, force=True)
         where = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
         nodes = [node["NodeID"] for node in self.ray.nodes() if node["Alive"]]
-        remove = self.ray.remote(num_cpus=0, max_retries=0)(_remove)
+        clean = self.ray.remote(num_cpus=0, max_retries=0)(remove)
         gone = [
-            remove.options(scheduling_strategy=where(node, soft=False)).remote(self.name)
+            clean.options(scheduling_strategy=where(node, soft=False)).remote(self.name)
             for node in nodes
         ]
         if gone:  # a machine that does not answer loses the folder when it restarts
@@ -221,7 +188,7 @@ class _Grid:
             return value
         if id(value) not in self._arguments:
             self._arguments[id(value)] = value, self.ray.put(value)
-        return _Reference(self._arguments[id(value)][1])
+        return Reference(self._arguments[id(value)][1])
 
     def _input(self, key: str, path: Path) -> tuple[str, dict[str, Any]]:
         if key not in self._packs:
@@ -254,10 +221,6 @@ class _EndError(RuntimeError):
     """A job that ended in no way that jobs end in."""
 
 
-class _Reference(NamedTuple):
-    ref: Any
-
-
 def _lost(error: Exception) -> Failed:
     name = type(error).__name__
     return Failed(
@@ -265,145 +228,3 @@ def _lost(error: Exception) -> Failed:
         "memory: look at the cluster's logs.",
         str(error),
     )
-
-
-# --- on the machine that does the work
-
-
-def scratch(grid: str, node: str = "") -> Path:
-    """Return the folder that a machine, this one by default, has for a grid."""
-    node = node or import_ray().get_runtime_context().get_node_id()
-    return Path(tempfile.gettempdir()) / f"polyshot-{getuser()}" / f"{grid}-{node[:12]}"
-
-
-def _remove(grid: str) -> None:
-    shutil.rmtree(scratch(grid), ignore_errors=True)
-
-
-def _work(order: _Order) -> Iterator[_Sent]:
-    """Do a job; its files travel with what it tells."""
-    if order.version != __version__:
-        message = f"A machine has Polyshot {__version__}, the driver {order.version}: install one."
-        yield _Sent(None, {}, Failed(message), ended=True)
-        return
-    torch.set_num_threads(order.threads)
-    ray = import_ray()
-    folder, store = scratch(order.grid), order.store
-    try:
-        inputs = {key: _fetched(folder, key, *how, store) for key, how in order.inputs.items()}
-        for name, (content, kept) in order.files.items():
-            _place(folder / name, content, kept, store)
-        seen = _written(folder, order.outputs)
-        arguments = [
-            ray.get(each.ref) if isinstance(each, _Reference) else each for each in order.arguments
-        ]
-        place = Place(folder, torch.device(order.device), inputs)
-        for value in order.call(place, *arguments):
-            changed, seen = _changed(folder, order.outputs, seen, store)
-            yield _Sent(value, changed)
-        changed, _ = _changed(folder, order.outputs, seen, store)
-        yield _Sent(None, changed, ended=True)
-    except Exception as error:  # whatever it is: the driver notes it
-        yield _Sent(None, {}, Failed.of(error), ended=True)
-
-
-def _fetched(folder: Path, key: str, there: str, files: Mapping[str, Any], store: Store) -> Path:
-    """Find an input by its content: where the driver has it, or here, or fetch it."""
-    if _has(Path(there), key):
-        return Path(there)
-    own = folder / "inputs" / key
-    if not own.exists():
-        if not files:
-            raise PolyshotError(f"{there} is not on this machine, or another one: share the disk.")
-        with new_folder(own) as partial:
-            for name, kept in files.items():
-                write_bytes(partial / name, store.get(kept))
-    name = Path(there).name  # a single file has its own name
-    return own / name if (own / name).is_file() else own
-
-
-def _has(path: Path, key: str) -> bool:
-    """Tell whether a pack is this one."""
-    return (path / "domain.json").is_file() and read_json(path / "domain.json")["hash"] == key
-
-
-_PLACED: dict[Path, str] = {}
-"""What this process has put where: path -> content hash."""
-
-
-def _place(path: Path, content: str, kept: Any, store: Store) -> None:
-    """Put a file of the folder where a job looks for it, unless it is there."""
-    if _PLACED.get(path) != content or not path.exists():
-        if not path.exists() or digest(path.read_bytes()) != content:
-            write_bytes(path, store.get(kept))
-        _PLACED[path] = content
-
-
-Seen = dict[str, tuple[int, int]]
-
-
-def _written(folder: Path, patterns: Sequence[str]) -> Seen:
-    """Note which outputs there are: path -> time and size."""
-    found = {name: (folder / name).stat() for name in matching(folder, patterns)}
-    return {name: (status.st_mtime_ns, status.st_size) for name, status in found.items()}
-
-
-def _changed(
-    folder: Path, patterns: Sequence[str], before: Seen, store: Store
-) -> tuple[dict[str, Any], Seen]:
-    now = _written(folder, patterns)
-    news = [name for name, seen in now.items() if before.get(name) != seen]
-    return {name: store.hand_over((folder / name).read_bytes()) for name in news}, now
-
-
-def matching(folder: Path, patterns: Sequence[str]) -> list[str]:
-    """List the files of a folder that travel, by patterns; ``**`` is everything below."""
-    found = itertools.chain.from_iterable(
-        folder.glob(f"{pattern}/*" if pattern.endswith("**") else pattern) for pattern in patterns
-    )
-    files = {path for path in found if path.is_file() and not _stays(path.name)}
-    return sorted(str(path.relative_to(folder)) for path in files)
-
-
-def _stays(name: str) -> bool:
-    return any(fnmatch.fnmatch(name, pattern) for pattern in STAYS)
-
-
-# --- the cluster
-
-
-def import_ray() -> Any:
-    """Import Ray, without its reports home; a missing extra is one line."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of GPUs hidden
-    try:
-        import ray  # noqa: PLC0415 (an extra)
-        import ray.util.scheduling_strategies  # noqa: PLC0415
-    except ImportError:
-        raise PolyshotError(
-            "The engine 'ray' needs an extra: pip install 'polyshot[ray]', on every machine."
-        ) from None
-    return ray
-
-
-STORE = 256 * 2**20
-"""Bytes of the object store of a cluster that is started here; what is more goes to disk."""
-
-
-def connect(ray: Any, address: str) -> bool:
-    """Join a cluster, or start one here; returns whether it was started, and is ours to stop."""
-    if ray.is_initialized():
-        return False
-    quiet = {"include_dashboard": False, "object_store_memory": STORE} if not address else {}
-    try:
-        ray.init(
-            address=address or "local",
-            log_to_driver=False,
-            logging_level="error",
-            **quiet,
-        )
-    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        where = f"at {address}" if address else "here"
-        raise PolyshotError(f"There is no Ray cluster {where}: {reason}") from None
-    return True

@@ -5,7 +5,7 @@ travels to another machine is the plan, a job's name and its cells. What one job
 the world's networks and the targets' embeddings, the next one of the same world finds.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 import torch
 
+from polyshot import engines
 from polyshot.config import Config
 from polyshot.data.pack import Pack
-from polyshot.engines.job import Failed, Place
 from polyshot.evaluation.targets import Target
 from polyshot.experiments.grid_folder import Cell, GridFolder
 from polyshot.experiments.jobs import Job, Measure, Request, jobs_of
 from polyshot.models.views import Views
-from polyshot.training.training_run import TrainingRun
+from polyshot.training.training_run import Training, TrainingRun
 from polyshot.util.device import forget, free_memory
 from polyshot.util.progress import Progress
 
@@ -67,6 +67,26 @@ class Plan:
         ]
 
 
+def training_job(
+    training: Training,
+    call: Callable[..., Iterator[None]],
+    arguments: tuple[Any, ...],
+    plan: Plan,
+    resources: engines.Resources,
+) -> engines.Job:
+    """Make the job of a training that several others need."""
+    return engines.Job(
+        training.key,
+        call,
+        arguments,
+        plan.inputs(),
+        reads=tuple(f"worlds/{pattern}" for pattern in training.reads()),
+        outputs=tuple(f"worlds/{pattern}" for pattern in training.outputs),
+        needs=tuple(each.key for each in training.needs),
+        resources=resources,
+    )
+
+
 class Told(NamedTuple):
     """What became of a cell."""
 
@@ -74,7 +94,7 @@ class Told(NamedTuple):
     """Its name."""
     how: str
     """``measured``; ``there``: others have done it meanwhile; ``known``: taken from elsewhere."""
-    failed: Failed | None = None
+    failed: engines.Failed | None = None
 
 
 class Bench:
@@ -128,7 +148,7 @@ class Bench:
             self._fit(job, fitted)(cell, target)
             return Told(cell.name, "measured")
         except Exception as error:  # whatever it is, the other cells go on
-            failed = Failed.of(error)
+            failed = engines.Failed.of(error)
             forget(error)
             return Told(cell.name, "failed", failed)
 
@@ -150,7 +170,7 @@ class Bench:
 
 
 def train(
-    place: Place, plan: Plan, key: str, job: tuple[str, str], training: str
+    place: engines.Place, plan: Plan, key: str, job: tuple[str, str], training: str
 ) -> Iterator[None]:
     """Train something for a grid, wherever this process is."""
     bench = _bench(place, plan, key)
@@ -159,7 +179,7 @@ def train(
 
 
 def measure(
-    place: Place, plan: Plan, key: str, job: tuple[str, str], cells: Sequence[str]
+    place: engines.Place, plan: Plan, key: str, job: tuple[str, str], cells: Sequence[str]
 ) -> Iterator[Told]:
     """Measure cells of a grid, wherever this process is."""
     bench = _bench(place, plan, key)
@@ -183,7 +203,7 @@ def leave() -> None:
         free_memory()
 
 
-def _bench(place: Place, plan: Plan, key: str) -> Bench:
+def _bench(place: engines.Place, plan: Plan, key: str) -> Bench:
     if key not in _BENCHES:
         jobs = plan.opened(place.inputs).jobs(GridFolder(place.folder))
         set_up(key, Bench(place.folder, jobs, place.device))

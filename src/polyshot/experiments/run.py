@@ -18,10 +18,9 @@ from polyshot.data.pack import Pack
 from polyshot.engines.local import Local
 from polyshot.errors import PolyshotError, join_names
 from polyshot.experiments import bench
-from polyshot.experiments.bench import Bench, Plan, Told
+from polyshot.experiments.bench import Bench, Plan, Told, training_job
 from polyshot.experiments.grid_folder import Cell, GridFolder
 from polyshot.experiments.jobs import Job, Request
-from polyshot.training.training_run import Training
 from polyshot.util.progress import Progress
 
 BAR = "cells"
@@ -163,7 +162,8 @@ class _Run:
             for training in shared:
                 if training.key not in known:
                     known.add(training.key)
-                    yield None, self._training(job, training)
+                    how = (bench.train, (*self._who(job), training.key))
+                    yield None, training_job(training, *how, self.plan, self.resources)
             world = f"worlds/{job.plan.before.name}"
             own = (f"{world}/world.json", f"{world}/rivals/**")
             reads = [f"worlds/{pattern}" for each in shared for pattern in each.reads()]
@@ -180,18 +180,6 @@ class _Run:
                     resources=self.resources,
                 ),
             )
-
-    def _training(self, job: Job, training: Training) -> engines.Job:
-        return engines.Job(
-            training.key,
-            bench.train,
-            (*self._who(job), training.key),
-            self.plan.inputs(),
-            reads=tuple(f"worlds/{pattern}" for pattern in training.reads()),
-            outputs=tuple(f"worlds/{pattern}" for pattern in training.outputs),
-            needs=tuple(each.key for each in training.needs),
-            resources=self.resources,
-        )
 
     def _who(self, job: Job) -> tuple[Plan, str, tuple[str, str]]:
         return self.plan, self.key, (job.world, job.name)
