@@ -225,6 +225,15 @@ class Store:
                     self._changed(project)
             self._unlink(project, gone.sha256)
 
+    def example_bytes(self, project: str) -> tuple[int, int]:
+        """Count a project's examples, and their bytes."""
+        [row] = self._rows(
+            "SELECT COUNT(*) AS n, COALESCE(SUM(bytes), 0) AS size FROM images"
+            " WHERE project = ? AND class IS NOT NULL",
+            project,
+        )
+        return row["n"], row["size"]
+
     def disk_bytes(self) -> int:
         """Return what all images take."""
         [row] = self._rows("SELECT COALESCE(SUM(bytes), 0) AS all_of_them FROM images")
