@@ -99,10 +99,10 @@ class Reservation:
         self._memory._release(size)
 
 
-def resident_bytes() -> int:
-    """Return what this process has in memory; 0 where the system does not say (not Linux)."""
+def resident_bytes(process: int | None = None) -> int:
+    """Return what a process has in memory, or this one; 0 where Linux does not say."""
     try:
-        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+        pages = Path(f"/proc/{process or 'self'}/statm").read_text(encoding="ascii").split()[1]
     except OSError:
         return 0
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
