@@ -117,7 +117,7 @@ def test_from_the_empty_page_to_the_export(  # noqa: PLR0915 (one way of one use
             button = card.get_by_role("button", name=f"Add photos of {name}")
             choose(page, button, saved(tmp_path / name, *photos))
             card.get_by_text("3 examples").wait_for()
-        page.get_by_text("expected accuracy").wait_for()  # learning started by itself
+        page.locator("#accuracy").wait_for()  # learning started by itself
         assert page.locator("#accuracy").inner_text() == "100 %"
         new = saved(tmp_path / "new", coloured("red", 80), picture(7))
         choose(page, page.get_by_role("button", name="Choose photos"), new)
@@ -145,7 +145,7 @@ def test_from_the_empty_page_to_the_export(  # noqa: PLR0915 (one way of one use
     with served(tmp_path / "folder", port):  # restarted: all of it is there
         page.reload()
         page.get_by_role("region", name="Class red").get_by_text("4 examples").wait_for()
-        page.get_by_text("expected accuracy").wait_for()
+        page.locator("#accuracy").wait_for()
         errors.clear()  # of what was asked while nobody answered
         with page.expect_download() as download:
             page.get_by_role("link", name="the classifier", exact=True).click()
@@ -216,7 +216,7 @@ def test_screenshots(browser: Any, tmp_path: Path) -> None:
             card.locator("img").first.wait_for()
         page.locator("#job").wait_for()
         shot("learning")
-        page.get_by_text("expected accuracy").wait_for(timeout=300_000)
+        page.locator("#accuracy").wait_for(timeout=300_000)
         queries = [str(file) for file in sorted(made.query.iterdir())]
         choose(page, page.get_by_role("button", name="Choose photos"), queries)
         until(page, lambda: page.locator("#answers > li").count() == 12)
