@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -30,6 +31,9 @@ from polyshot.util.files import append_text
 from tests.helpers import colour_pool, coloured
 
 POOL = cache(colour_pool)
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+"""A camera that shows a test picture, and that nobody has to allow."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -149,3 +153,12 @@ def note(what: str, found: object) -> None:
     """Keep what a long test has measured, where POLYSHOT_FIGURES names a file."""
     if file := os.environ.get("POLYSHOT_FIGURES"):
         append_text(Path(file), json.dumps({what: found}) + "\n")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as running:
+        made = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *CAMERA])
+        yield made
+        made.close()

@@ -45,13 +45,23 @@ class Page {
     if (this.project.id === project.id) this.learning.open();
   }
 
-  async refresh() {
+  // Asks for all that is shown; who began before another waits for that one, which knows more.
+  refresh() {
+    this.refreshing = this.askAll();
+    return this.refreshing;
+  }
+
+  async askAll() {
     const { id } = this.project;
+    const turn = this.turn = {};
     const [about, images] = await Promise.all([
       ask("GET", `/api/projects/${id}`),
       ask("GET", `/api/projects/${id}/images?labelled=true&count=20000`),
     ]);
-    if (id !== this.project.id) return;
+    if (turn !== this.turn) {
+      await this.refreshing;
+      return;
+    }
     this.project = about;
     this.images = images;
     this.classes.show();

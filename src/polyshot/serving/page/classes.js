@@ -71,7 +71,7 @@ export class Classes {
       return made;
     };
     const card = el("section", { className: "class", "aria-label": `Class ${name}`, data: { name } },
-      el("header", {}, el("h3", {}, name, count),
+      el("header", {}, el("h3", {}, name, " ", count),
         button("Add photos", `Add photos of ${name}`, () => pick($("files"), trying((files) => this.teach(name, files)))),
         button("Camera", `Photograph ${name}`, trying(() => camera(`Photos of ${name}`, trying((file) => this.teach(name, [file]))))),
         button("Rename", `Rename ${name}`, trying(() => this.rename(name))),
@@ -113,10 +113,8 @@ export class Classes {
 
   async add(name, id = this.page.project.id) {
     if (id === this.page.project.id && this.cards.has(name)) return;
-    const project = await ask("POST", `/api/projects/${id}/classes`, { name });
-    if (id !== this.page.project.id) return;
-    this.page.project = project;
-    this.show();
+    await ask("POST", `/api/projects/${id}/classes`, { name });
+    if (id === this.page.project.id) await this.page.refresh();
   }
 
   async rename(name) {

@@ -5,6 +5,7 @@ import { $, complain, el, thumbnail } from "/page/api.js";
 async function closed(dialog) {
   dialog.returnValue = "";
   dialog.showModal();
+  dialog.querySelector("input:not([hidden])")?.select();
   await new Promise((done) => dialog.addEventListener("close", done, { once: true }));
   return dialog.returnValue;
 }
