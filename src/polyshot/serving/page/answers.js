@@ -33,13 +33,17 @@ export class Answers {
       return;
     }
     const { id } = this.page.project;
+    const examples = [];
     await send(id, null, files, (images) => {
+      examples.push(...images.filter((one) => one.label !== null));
       if (id !== this.page.project.id) return;
       const known = new Set(this.found.map((one) => one.image));
       const fresh = images.filter((one) => one.label === null && !known.has(one.id));
       this.found.push(...fresh.map(unanswered));
       this.draw();
     });
+    if (examples.length === 1) complain(`${examples[0].file || "This photo"} is an example of ${examples[0].label} already.`);
+    if (examples.length > 1) complain(`${examples.length} of these photos are examples already.`);
     if (id === this.page.project.id) await this.page.refresh();
   }
 
