@@ -7,6 +7,8 @@ import base64
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.helpers import coloured, picture
 
 from .conftest import encoded
@@ -24,6 +26,8 @@ from .pages import (
 
 pytestmark = needs_chromium
 TOKEN = "abcdefgh12345678"
+AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
+"""Checks accessibility; from npm, since it is large and under another licence."""
 
 
 def region(page: Any, name: str) -> Any:
@@ -56,7 +60,7 @@ def focused(page: Any) -> str:
 def test_the_camera(browser: Any, tmp_path: Path) -> None:
     with opened(browser, tmp_path / "folder") as page:
         card = add_class(page, "pattern")
-        card.get_by_role("button", name="Photograph pattern").click()
+        card.get_by_role("button", name="Camera for pattern").click()
         dialog = page.get_by_role("dialog", name="Photos of pattern")
         take = dialog.get_by_role("button", name="Take photo")
         take.click()
@@ -308,3 +312,30 @@ def test_what_the_service_refuses(browser: Any, tmp_path: Path) -> None:
         region(page, "red").locator("li button").first.click()
         page.get_by_role("dialog").get_by_role("button", name="Delete photo").click()
         page.get_by_role("alert").get_by_text("is polyshot serve still running?").wait_for()
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is not there: make browser-check")
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1180), ("dark", 390)])
+def test_axe_finds_nothing(browser: Any, tmp_path: Path, scheme: str, width: int) -> None:
+    look = {"color_scheme": scheme, "viewport": {"width": width, "height": 820}}
+
+    def check() -> None:
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+        found = page.evaluate("axe.run()")["violations"]
+        assert not [(one["id"], one["nodes"][0]["html"]) for one in found]
+
+    with opened(browser, tmp_path / "folder", bypass_csp=True, **look) as page:
+        check()
+        teach(page, tmp_path, red=4, green=4)
+        odd = saved(tmp_path / "odd", coloured("green", 77))
+        choose(page, page.get_by_role("button", name="Add photos of red"), odd)
+        page.get_by_text("One example looks mislabelled").click()
+        new = saved(tmp_path / "new", *(coloured("red", 80 + i) for i in range(4)))
+        choose(page, page.get_by_role("button", name="Choose photos"), new)
+        until(page, lambda: page.get_by_text("label next", exact=True).count() > 1)
+        check()
+        for opens in (page.locator(".class li button").first, page.locator("#rename-project")):
+            opens.click()
+            page.get_by_role("dialog").wait_for()
+            check()
+            page.keyboard.press("Escape")

@@ -73,7 +73,7 @@ export class Classes {
     const card = el("section", { className: "class", "aria-label": `Class ${name}`, data: { name } },
       el("header", {}, el("h3", {}, name, " ", count),
         button("Add photos", `Add photos of ${name}`, () => pick($("files"), trying((files) => this.teach(name, files)))),
-        button("Camera", `Photograph ${name}`, trying(() => camera(`Photos of ${name}`, trying((file) => this.teach(name, [file]))))),
+        button("Camera", `Camera for ${name}`, trying(() => camera(`Photos of ${name}`, trying((file) => this.teach(name, [file]))))),
         button("Rename", `Rename ${name}`, trying(() => this.rename(name))),
         button("Delete", `Delete the class ${name}`, trying(() => this.remove(name)))),
       empty, list);
