@@ -259,7 +259,7 @@ class Learner:
 
     def _files(self, project: str, images: Sequence[Kept]) -> list[bytes]:
         """Read images; as bytes, so that the classifier's file names no path."""
-        return [self.store.file_of(project, one.sha256).read_bytes() for one in images]
+        return [self.store.read(project, one) for one in images]
 
 
 def _label(image: Kept) -> str:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from polyshot.classifier import FewShotClassifier
-from polyshot.errors import PolyshotError
 from polyshot.predict.none_of_these import NONE
 from polyshot.serving.batching import Answer, Batcher
 from polyshot.serving.decoding import Decoder
@@ -155,11 +154,8 @@ class Service:
         some = [asked[i] for i in order]
         those = frozenset(one.id for one in some)
         if known.order[0] != those:
-            files = [self.store.file_of(project, one.sha256) for one in some]
-            try:
-                wanted = await asyncio.to_thread(classifier.next_to_label, files)
-            except PolyshotError:  # its file is gone
-                raise RefusedError(404, "An image was deleted meanwhile: ask again.") from None
+            files = await asyncio.to_thread(lambda: [self.store.read(project, one) for one in some])
+            wanted = await asyncio.to_thread(classifier.next_to_label, files)
             known.order = those, [some[each.image].id for each in wanted]
         return known.order[1][:count]
 
@@ -177,11 +173,8 @@ class Service:
     def _pixels(self, project: str, images: Sequence[Kept]) -> list[NDArray[np.uint8]]:
         made = []
         for one in images:
-            try:
-                with Image.open(self.store.file_of(project, one.sha256)) as image:
-                    made.append(np.asarray(image.convert("RGB")))
-            except FileNotFoundError:
-                raise RefusedError(404, "An image was deleted meanwhile: ask again.") from None
+            with Image.open(io.BytesIO(self.store.read(project, one))) as image:
+                made.append(np.asarray(image.convert("RGB")))
         return made
 
     async def labels_csv(self, project: str) -> str:
