@@ -69,10 +69,11 @@ browser:
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
 	  echo "There is no Chromium: the tests of pages will be skipped."
 
-# The page of examples/browser in Chromium, which has to be there.
+# The page of examples/browser in Chromium, which has to be there, and that of serve with axe-core.
 browser-check: $(VENV)/.dev
 	npm install --prefix examples/browser --no-audit --no-fund --no-package-lock
-	$(BIN)/python -m pytest tests/test_browser.py
+	npm install --prefix tests/serving --no-audit --no-fund --no-package-lock --no-save axe-core@4.14.0
+	$(BIN)/python -m pytest tests/test_browser.py tests/serving/test_page.py
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/episodes.py

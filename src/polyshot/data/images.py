@@ -68,7 +68,7 @@ class ReadImages:
         return self.pixels
 
 
-ImageLike = str | Path | bytes | Image.Image | NDArray[Any] | torch.Tensor
+ImageLike = str | Path | bytes | Image.Image | NDArray[Any] | torch.Tensor | BadImage
 Images = ImageLike | Sequence[ImageLike] | ReadImages
 
 
@@ -250,6 +250,8 @@ def read_file(path: Path, offset: int = 0, length: int | None = None) -> bytes |
 
 def _load(item: ImageLike, sizes: Sequence[int]) -> list[NDArray[np.uint8]] | BadImage:
     """Load one image as uint8 ``[3, size, size]``, for each size."""
+    if isinstance(item, BadImage):  # who fetched it knows why
+        return item
     if isinstance(item, str | Path):
         data = read_file(Path(item))
         return data if isinstance(data, BadImage) else _decode(data, sizes)
