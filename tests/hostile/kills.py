@@ -193,8 +193,16 @@ def _fit(world: World, draw: random.Random) -> list[object]:
     ]
 
 
+def _label(world: World, _draw: random.Random) -> list[object]:
+    return [
+        *("classify", "--model", world.classifier, "--query", world.many, "--out", "out/labels/"),
+        *("--shard", 40, "--device", "cpu"),
+    ]
+
+
 SCENES = (
-    Scene("import", "data import", _import, 40),
+    Scene("import", "data import", _import, 30),
+    Scene("label", "classify --out folder/", _label, 10, goes_on=True),
     Scene("train", "train", lambda world, _: training(world.packs, Path("out")), 40, goes_on=True),
     Scene("reproduce", "reproduce", _reproduce, 30, goes_on=True),
     Scene("evaluate", "evaluate", _evaluate, 25, goes_on=True),
