@@ -3,6 +3,7 @@
 import shutil
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,16 +12,19 @@ from typing import Any
 import pytest
 
 from polyshot.data.toy import draw_packs
-from polyshot.engines import Event, Job
+from polyshot.engines import Event, Job, Resources
 from polyshot.engines.ray import TRIES, Ray
 from polyshot.engines.ray_cluster import import_ray
 from polyshot.engines.ray_work import scratch
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.results import read_results
 from polyshot.experiments.run import Summary
+from polyshot.training.jobs import train_by
+from polyshot.training.run import train
 from tests.commands import refused
 from tests.engines import ray_jobs
 from tests.experiments.small_worlds import run_grid
+from tests.helpers import TINY
 
 # Ray leaves sockets and log files to the garbage collector, and tells its users of its own plans.
 pytestmark = [
@@ -213,6 +217,19 @@ def test_a_machine_is_lost_in_the_middle_of_a_grid(
     assert grid(tmp_path / "ray", engine=engine).measured == 1
     assert rows(tmp_path / "ray") == rows(tmp_path / "local")
     shutil.rmtree(folder)  # a machine that is lost cannot do it
+
+
+@pytest.mark.slow
+def test_a_pool_is_trained_by_a_job_a_source(engine: Ray, tmp_path: Path) -> None:
+    packs = draw_packs(tmp_path / "packs", ["signs", "textures"], size=16, per_class=6, workers=1)
+    pool = train_by(engine, Resources(), packs, TINY, tmp_path / "jobs")
+    assert pool.hash == train(packs, TINY, tmp_path / "one", device="cpu").hash
+    assert engine.tries == Counter(
+        {
+            **{f"train-{step}": 1 for step in ("base", "modulators", "selector")},
+            **{f"train-modulators-{name}": 1 for name in ("signs", "textures")},
+        }
+    )
 
 
 # --- what users ask for
