@@ -22,6 +22,8 @@ THUMBNAIL = 192
 """Side length of a thumbnail: sharp at 96 on fine screens."""
 LOSSLESS = 256
 """Side length up to which images are kept without loss."""
+READY = b"ready\n"
+"""What it says first, so that its start does not count as time to decode."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "MPO", "PPM", "ICO", "AVIF", "JPEG2000")
 """What is read. Others have plugins that run programs (EPS) or are no photographs."""
 
@@ -84,4 +86,6 @@ if __name__ == "__main__":
     Image.MAX_IMAGE_PIXELS = None  # the limit is ours
     Image.init()  # plugins and libraries, before memory is limited
     _limit_memory(int(sys.argv[2]))
+    sys.stdout.buffer.write(READY)
+    sys.stdout.buffer.flush()
     answer(sys.stdin.buffer, sys.stdout.buffer, int(sys.argv[1]))
