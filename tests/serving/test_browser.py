@@ -152,17 +152,20 @@ def test_screenshots(browser: Any, tmp_path: Path) -> None:
         queries = [str(file) for file in sorted(made.query.iterdir())]
         choose(page, page.get_by_role("button", name="Choose photos"), queries)
         until(page, lambda: answers(page).count() == 12)
+        until(page, lambda: page.get_by_text("label next", exact=True).count() == 4)  # and the hint
         page.evaluate("scrollTo(0, 0)")
-        page.wait_for_timeout(500)
+        page.wait_for_timeout(300)
         shot("answering")
         page.emulate_media(color_scheme="dark")
         shot("dark")
         page.set_viewport_size({"width": 390, "height": 844})
+        page.wait_for_timeout(300)
         shot("narrow-dark")
         page.emulate_media(color_scheme="light")
-        page.locator("#use").scroll_into_view_if_needed()
+        page.locator("#answering .none").evaluate("one => one.scrollIntoView()")
         page.wait_for_timeout(300)
         shot("narrow")
+        page.evaluate("scrollTo(0, 0)")
         bad = tmp_path / "bad.png"
         bad.write_bytes(b"no image")
         page.set_viewport_size({"width": 1280, "height": 860})

@@ -119,7 +119,8 @@ def write_until_killed(folder: Path, kills: int, clients: int = 3) -> dict[str, 
                 if client.get(path).json()["fitted"]:  # and the classifier's file is whole
                     fitted += 1
                     files = [("images", ("x.png", encoded(coloured("red", kill))))]
-                    assert client.post(f"{path}/predict", files=files).status_code == 200
+                    answer = client.post(f"{path}/predict", files=files)
+                    assert answer.status_code == 200, answer.text
             if kill == kills:
                 break
             writers = [each.again(path) for each in writers]

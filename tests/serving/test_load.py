@@ -75,14 +75,17 @@ class Load:
 
     def run(self, way: Work, number: int) -> None:
         draw = random.Random(number)
-        with httpx.Client(base_url=self.address, timeout=120) as client:
+        # Connections that nobody used for a while are closed from here: else the service might do
+        # so in the moment in which it is asked.
+        idle = httpx.Limits(keepalive_expiry=3)
+        with httpx.Client(base_url=self.address, timeout=120, limits=idle) as client:
             client.event_hooks["response"] = [lambda one: self.count(way.__name__, one)]
             while not self.stop.is_set():
                 try:
                     way(client, draw)
-                except Exception as error:  # told at the end: all of them must be none
+                except Exception as error:  # told at the end: there must be none
                     self.errors.append(f"{way.__name__}: {error!r}")
-                    return
+                    time.sleep(1)
 
     def count(self, way: str, answer: httpx.Response) -> None:
         self.answers[f"{way} {answer.status_code}"] += 1
@@ -159,7 +162,7 @@ def test_memory_stays_flat_under_load(tmp_path: Path) -> None:
         for thread in load.threads:
             thread.start()
         began = time.monotonic()
-        while time.monotonic() - began < 60 * MINUTES and not load.errors:
+        while time.monotonic() - began < 60 * MINUTES and len(load.errors) < 100:
             time.sleep(min(5.0, 3 * MINUTES))
             own, others = memory_of(child.pid)
             seconds = time.monotonic() - began
@@ -169,7 +172,8 @@ def test_memory_stays_flat_under_load(tmp_path: Path) -> None:
             thread.join()
         answers = dict(sorted(load.answers.items()))
         shown = curve[:: max(1, len(curve) // 60)]
-        note("load", {"minutes": MINUTES, "answers": answers, "curve": shown})
+        figures = {"minutes": MINUTES, "answers": answers, "errors": load.errors, "curve": shown}
+        note("load", figures)
         assert not load.errors
         left = httpx.get(f"{address}{load.project[1:]}/images", params={"count": 20_000}).json()
     images = list((tmp_path / "folder" / load.project.replace("/api/", "")).glob("images/*"))

@@ -287,6 +287,7 @@ def test_what_a_screen_reader_hears(browser: Any, tmp_path: Path) -> None:
             '- list "Answers":',
             '- list "Probabilities":',
             '- combobox "Class of 0.png":',
+            '- button "Teach it: 0.png"',
             '- button "Remove 0.png"',
             '- link "ONNX":',
             "- status:",

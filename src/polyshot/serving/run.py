@@ -25,6 +25,8 @@ from polyshot.serving.service import Service
 from polyshot.serving.uploads import shown_name
 from polyshot.util.files import file_digest, locked_if_free
 
+IDLE = 30
+"""Seconds that a connection is kept for the client's next request."""
 LONGEST = 600
 """Seconds that running requests have when the service is to stop."""
 
@@ -62,6 +64,7 @@ def serve(
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            timeout_keep_alive=IDLE,
             timeout_graceful_shutdown=LONGEST,
             http=limited_protocol(service.limits),
             ws="none",
