@@ -104,6 +104,17 @@ def test_a_killed_process_is_continued_to_the_same_bits(
     assert step_files(run) == step_files(uninterrupted)
 
 
+def test_two_do_not_train_in_one_folder(packs: list[Pack], config: Config, tmp_path: Path) -> None:
+    def second(*_: object) -> None:
+        with pytest.raises(PolyshotError, match="Another process is training in") as error:
+            train(packs, config, tmp_path, device="cpu")
+        assert "\n" not in str(error.value)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(packs, config, tmp_path, device="cpu", progress=second)
+
+
 def test_steps_that_are_done_are_skipped(packs: list[Pack], config: Config, whole: Path) -> None:
     files = [file for file in whole.rglob("*") if file.is_file()]
     before = {file: file.stat().st_mtime_ns for file in files}

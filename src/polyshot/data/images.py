@@ -18,7 +18,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from polyshot.data.heif import NO_HEIF, can_read_heif, is_heif
 from polyshot.data.rgb import to_rgb
-from polyshot.errors import PolyshotError, join_names
+from polyshot.errors import PolyshotError, join_names, one_line
 from polyshot.util.device import cores
 from polyshot.util.progress import Progress
 
@@ -134,7 +134,7 @@ def read_images(images: Images, sizes: Sequence[int], report: Progress | None = 
 
 def names_of(items: Iterable[Any]) -> list[str]:
     """Name images that are files; the others have no name."""
-    return [str(item) if isinstance(item, str | Path) else "" for item in items]
+    return [one_line(str(item)) if isinstance(item, str | Path) else "" for item in items]
 
 
 def first_readable(paths: Sequence[Path]) -> int | None:
@@ -172,7 +172,7 @@ def _decode(data: bytes, sizes: Sequence[int]) -> list[NDArray[np.uint8]] | BadI
     if is_heif(data) and not can_read_heif():
         return BadImage(NO_HEIF)
     try:
-        with _no_warnings(), Image.open(io.BytesIO(data)) as image:
+        with _no_warnings(), Image.open(io.BytesIO(data), formats=_formats()) as image:
             full, size = image.size, max(sizes)
             image.draft("RGB", (size, size))  # JPEG only: decodes at 1/2, 1/4 or 1/8
             if image.width * image.height > MAX_PIXELS:
@@ -186,6 +186,12 @@ def _decode(data: bytes, sizes: Sequence[int]) -> list[NDArray[np.uint8]] | BadI
         return BadImage("too large for the memory")
     except Exception as error:  # Pillow's plugins raise a dozen types on damaged files
         return _damaged(error)
+
+
+def _formats() -> list[str]:
+    """List what Pillow reads without other programs: it would run EPS, which is a program."""
+    Image.init()
+    return [kind for kind in Image.ID if kind != "EPS"]
 
 
 class _Quiet:

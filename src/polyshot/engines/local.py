@@ -80,7 +80,7 @@ def helped(count: int, command: Sequence[str]) -> Iterator[list[subprocess.Popen
     shared = {**os.environ, "OMP_NUM_THREADS": str(each)}
     program = [sys.executable, "-m", "polyshot", *command]
     helpers = [
-        subprocess.Popen(
+        subprocess.Popen(  # noqa: S603 (this program, with the words that it was given)
             [*program, "--helper", str(Helper(number, count, os.getpid()))],
             env=shared,
             stdin=subprocess.DEVNULL,

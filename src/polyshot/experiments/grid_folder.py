@@ -151,8 +151,10 @@ def _code() -> str:
     here = Path(__file__).parent
 
     def git(*words: str) -> str:
-        quiet = subprocess.DEVNULL
-        return subprocess.check_output(["git", *words], cwd=here, stderr=quiet, text=True).strip()
+        command, quiet = ["git", *words], subprocess.DEVNULL
+        # Words of ours, and the user's own git, which no other program knows the place of.
+        done = subprocess.check_output(command, cwd=here, stderr=quiet, text=True)  # noqa: S603
+        return done.strip()
 
     try:
         git("ls-files", "--error-unmatch", Path(__file__).name)  # not in somebody else's checkout

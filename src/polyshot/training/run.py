@@ -4,8 +4,8 @@ The folder holds ``config.json``, ``environment.json``, ``metrics.jsonl``, ``che
 step in work, ``steps/`` with the results of steps that are done, and the pool.
 """
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from polyshot.training.selector import (
 )
 from polyshot.training.step import Metrics, Record, Schedule
 from polyshot.training.validation import selector_tasks, validation_tasks
-from polyshot.util.files import read_json, read_weights, write_json, write_weights
+from polyshot.util.files import locked_if_free, read_json, read_weights, write_json, write_weights
 from polyshot.util.progress import Progress
 
 STEPS = ("base", "modulators", "selector")
@@ -80,7 +80,7 @@ def train(
     elif config.foreign:
         named_base(config)  # nor a wrong name
     where = parallel.own_device(device)
-    with parallel.processes(where):
+    with parallel.processes(where), _alone(out):
         enter(out, packs, config, start, where)
         if trained_base is not None and parallel.rank() == 0:
             base_file = Artifacts(out, [], config, where).base_file
@@ -102,6 +102,20 @@ def train(
                 pool = run.pool()
             parallel.wait()
             return pool if parallel.rank() == 0 else Pool.load(run.out / "pool", where)
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Let nobody else train in a folder: two would write each other's checkpoints."""
+    if parallel.rank() > 0 or (out.exists() and not out.is_dir()):
+        yield
+        return
+    with locked_if_free(out / ".lock") as free:
+        if not free:
+            raise PolyshotError(
+                f"Another process is training in {out}: wait for it, or name another folder."
+            )
+        yield
 
 
 @dataclass(eq=False)

@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -87,9 +88,16 @@ def clear_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        shown = _final(path)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise no_room(path) from None
-        raise PolyshotError(f"{path} cannot be written: {error.strerror or error}.") from None
+            raise no_room(shown) from None
+        raise PolyshotError(f"{shown} cannot be written: {error.strerror or error}.") from None
+
+
+def _final(path: Path) -> Path:
+    """Return the name that a path inside of a temporary folder will have."""
+    named = (re.fullmatch(r"\.(.+)\.partial", part) for part in path.parts)
+    return Path(*(n[1] if n else part for n, part in zip(named, path.parts, strict=True)))
 
 
 def check_writable(path: Path | None) -> None:
@@ -116,7 +124,7 @@ def no_room(path: Path, needed: int = 0, free: int = 0) -> PolyshotError:
     detail = f" {needed / 1e6:,.0f} MB are needed, {free / 1e6:,.0f} MB are free." if needed else ""
     return PolyshotError(
         f"There is no room to write {path}: the disk is full.{detail} "
-        "Nothing was left behind; free some space or choose another --out."
+        "Nothing of it was left behind; free some space or choose another --out."
     )
 
 
@@ -128,7 +136,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file."""
-    write_bytes(path, text.encode())
+    write_bytes(path, text.encode(errors="surrogateescape"))  # names of files are bytes
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

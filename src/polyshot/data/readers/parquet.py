@@ -71,7 +71,7 @@ class RowItem:
 
         try:
             value = _row_group(self.file, self.column, self.group)[self.row].as_py()
-        except (ArrowException, OSError):
+        except (ArrowException, OSError, ValueError):
             return BadImage("corrupt row group")
         return embedded(value)
 
@@ -117,13 +117,15 @@ def _listing(name: str, files: Sequence[Path], options: ReadOptions) -> Listing:
                 labels += columns[label]
                 groups += map(str, columns.get("group", []))
                 items += [RowItem(file, image, index, row) for row in range(len(columns[label]))]
-        except (ArrowException, OSError) as error:
+        except (ArrowException, OSError, ValueError) as error:
             line = str(error).splitlines()[0]
             raise PolyshotError(f"{file} cannot be read as a Parquet file: {line}") from None
         these = features.get(label, {}).get("names")
         if names is not None and these != names:
             raise PolyshotError(f"{file} and {files[0]} name different classes: import them apart.")
         names = these
+    if not isinstance(names, list | None) or not all(isinstance(each, str) for each in names or ()):
+        raise PolyshotError(f"{files[0]} has class names that are no texts.")
     class_names, ids = _class_ids(labels, names, name)
     check_class_names(class_names, name, options.keep_case)
     return Listing(
@@ -144,9 +146,10 @@ def _features(schema: Any) -> Mapping[str, Mapping[str, Any]]:
         return {}
     try:
         features = json.loads(stored)["info"]["features"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return {}
-    return features if isinstance(features, dict) else {}
+    named = features.items() if isinstance(features, dict) else ()
+    return {name: kind for name, kind in named if isinstance(kind, dict)}
 
 
 def image_column(schema: Any, file: Path | str) -> str:

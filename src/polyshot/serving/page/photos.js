@@ -1,6 +1,6 @@
-// Photos from files, folders, the clipboard and the camera, and their way to the service.
+// Photos from files and folders, and their way to the service.
 
-import { $, ask, complain, el, say } from "/page/api.js";
+import { ask, complain, say } from "/page/api.js";
 
 const AT_ONCE = 8;
 const isPhoto = (file) => file.type.startsWith("image/") || /\.(jpe?g|png|webp|gif|bmp|tiff?|avif)$/i.test(file.name);
@@ -28,17 +28,21 @@ async function sortInto(folder, folders) {
       if (entry.isDirectory) await sortInto(entry, folders);
       else {
         const file = await new Promise((done, fail) => entry.file(done, fail));
-        if (isPhoto(file)) folders.set(folder.name, [...(folders.get(folder.name) ?? []), file]);
+        if (isPhoto(file)) collect(folders, folder.name, file);
       }
     }
   }
 }
 
+function collect(folders, name, file) {
+  if (!folders.has(name)) folders.set(name, []);
+  folders.get(name).push(file);
+}
+
 export function chosen(files) {
   const folders = new Map();
   for (const file of [...files].filter(isPhoto)) {
-    const name = (file.webkitRelativePath || "").split("/").at(-2) ?? "";
-    folders.set(name, [...(folders.get(name) ?? []), file]);
+    collect(folders, (file.webkitRelativePath || "").split("/").at(-2) ?? "", file);
   }
   return folders;
 }
@@ -49,7 +53,7 @@ export function pick(input, then) {
   input.click();
 }
 
-// Sends photos a few at a time; `kept` hears of each answer.
+// Sends photos a few at a time; `kept` hears which were kept, and how many were sent.
 export async function send(project, label, files, kept) {
   const query = label === null ? "" : `?label=${encodeURIComponent(label)}`;
   const refused = [];
@@ -59,10 +63,10 @@ export async function send(project, label, files, kept) {
     try {
       const found = await ask("POST", `/api/projects/${project}/images${query}`, form);
       refused.push(...found.refused.map((one) => one.detail));
-      kept(found.images);
+      kept(found.images, AT_ONCE);
     } catch (error) {
       refused.push(error.message);
-      kept([]);
+      kept([], AT_ONCE);
       if (error.status === 413 || error.status === 429) break;
     }
     say(`${Math.min(i + AT_ONCE, files.length)} of ${files.length} photos sent`);
@@ -71,32 +75,4 @@ export async function send(project, label, files, kept) {
     const more = refused.length > 3 ? ` … and ${refused.length - 3} more.` : "";
     complain([...new Set(refused)].slice(0, 3).join(" ") + more);
   }
-}
-
-export async function camera(title, take) {
-  let stream;
-  try {
-    stream = await navigator.mediaDevices.getUserMedia({ video: { width: { ideal: 1280 } } });
-  } catch {
-    complain("There is no camera that the page may use: allow it in the browser.");
-    return;
-  }
-  const dialog = $("camera");
-  $("camera-title").textContent = title;
-  $("taken").textContent = "";
-  $("video").srcObject = stream;
-  let count = 0;
-  $("take").onclick = () => {
-    const video = $("video");
-    const canvas = el("canvas", { width: video.videoWidth, height: video.videoHeight });
-    canvas.getContext("2d").drawImage(video, 0, 0);
-    canvas.toBlob((blob) => {
-      count += 1;
-      $("taken").textContent = `${count} taken`;
-      take(new File([blob], `camera-${Date.now()}.jpg`, { type: "image/jpeg" }));
-    }, "image/jpeg", 0.92);
-  };
-  $("camera-close").onclick = () => dialog.close();
-  dialog.onclose = () => stream.getTracks().forEach((track) => track.stop());
-  dialog.showModal();
 }
