@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 DEMO ?= demo
 
-.PHONY: demo test slow lint tables docs bench dist dist-check browser browser-check clean
+.PHONY: demo test slow hostile audit lint tables docs bench dist dist-check browser browser-check clean
 
 # The main job: a tiny pool trained on embedded domains, tested on seen and unseen ones.
 demo: $(VENV)/.core
@@ -26,6 +26,18 @@ test: lint docs
 # What takes long, and is not in CI.
 slow: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+
+# Kills, damaged inputs, full disks, little memory: half an hour on two cores, docs/reliability.md.
+# make hostile HOSTILE='--only pools,kill-train --trials 20' runs a part of it.
+HOSTILE ?=
+hostile: $(VENV)/.dev
+	$(BIN)/python -m tests.hostile $(HOSTILE)
+
+# Known vulnerabilities of what is installed, by a service that has to be reached.
+audit: $(VENV)/.dev
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(VENV)/audit/bin/pip-audit --strict --skip-editable --path $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -35,7 +35,8 @@ def label(support: Path, query: list[Path], out: Path) -> None:
     answer = label_files(Pool.default(), support, query)
     print(answer.summary)  # from the examples alone: each is classified by the others
     for row in answer.rows[:5]:
-        print(f"{row.path.name}: {row.label} ({row.probability:.0%})")
+        sure = row.reason or f"{row.probability:.0%}"  # a file that cannot be read has no label
+        print(f"{row.path.name}: {row.label} ({sure})")
     answer.write_csv(out)
     print(f"wrote {len(answer.rows)} labels to {out}")
 

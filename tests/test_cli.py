@@ -55,6 +55,20 @@ def test_every_command_has_help(run: Callable[..., Outcome], command: list[str])
     assert outcome.code == 0 and "Usage" in outcome.out
 
 
+def test_names_are_neither_markup_nor_commands_of_a_terminal(
+    run: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "x[/bold] [red]y"
+    with display.progress("images") as report:
+        report(hostile, 1, 2)
+    display.show_table((hostile, "n"), [(f"{hostile}\x1b[2J\x07", 1)])
+    shown = capsys.readouterr()
+    assert hostile in shown.err
+    assert shown.out.count(hostile) == 2 and "\x1b[2J" not in shown.out and "\x07" not in shown.out
+    said = run("data", "list", f"{hostile}\n\x1b[2J")
+    assert said.code == 2 and said.err == f"error: There is no folder {hostile} \ufffd[2J.\n"
+
+
 def test_version(run: Callable[..., Outcome]) -> None:
     assert run("--version").out.startswith("polyshot 0.")
 

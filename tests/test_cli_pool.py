@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -194,11 +195,9 @@ def test_evaluate_shows_and_appends(pool: Path, packs: Path, tmp_path: Path) -> 
         "evaluate", packs, "--pool", pool, *SHORT, "--targets", "signs,signs",
         "--methods", "average", "--out", file,
     )  # fmt: skip
-    assert "wrote 2 results" in again and "plankton" not in again
-    found = read_results(file)
-    assert found[:24] == results
-    assert [r.method for r in found[24:]] == ["base", "average"]
-    assert found[25] in results  # on the same episodes, with the same answer
+    assert "wrote 0 results" in again and "2 were there already" in again
+    assert "plankton" not in again
+    assert read_results(file) == results
 
 
 def test_targets_that_were_measured_before_an_interruption_are_kept(
@@ -214,6 +213,20 @@ def test_targets_that_were_measured_before_an_interruption_are_kept(
     monkeypatch.setattr("polyshot.evaluation.evaluate.evaluate", measured)
     assert polyshot("evaluate", packs, "--pool", pool, *SHORT, "--out", file).code != 0
     assert [r.target for r in read_results(file)] == ["glyphs"] * 4 + ["plankton"] * 4
+    monkeypatch.undo()
+    # A killed process may leave half a line, and half of a target's rows.
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:6]) + lines[6][:100])
+    said = done("evaluate", packs, "--pool", pool, *SHORT, "--out", file)
+    assert "wrote 6 results" in said and "6 were there already" in said
+    done("evaluate", packs, "--pool", pool, *SHORT, "--out", tmp_path / "whole.jsonl")
+    whole = read_results(tmp_path / "whole.jsonl")
+    assert len(whole) == 12 and read_results(file) == whole
+    notes = tmp_path / "notes.md"
+    notes.write_text("# Mine\n")
+    assert "line 1, is no result" in refused("evaluate", packs, "--pool", pool, "--out", notes)
+    assert notes.read_text() == "# Mine\n"
+    assert "a file of lines" in refused("evaluate", packs, "--pool", pool, "--out", "r.parquet")
 
 
 def test_the_cache_spares_the_second_evaluation_the_embedding(
@@ -373,7 +386,7 @@ def test_the_table_of_labels(
     assert f"wrote 3 rows to {file}" in said and "Members used: " in said
     with file.open(newline="", encoding="utf-8") as opened:
         rows = list(csv.DictReader(opened))
-    columns = ["path", "label", "probability", "runner_up", "runner_up_probability"]
+    columns = ["path", "label", "probability", "runner_up", "runner_up_probability", "reason"]
     assert list(rows[0]) == columns
     assert [Path(row["path"]).name for row in rows] == ["0.png", "1.jpg", "palette.gif"]
     for row in rows:
@@ -391,6 +404,57 @@ def test_one_image_a_class_gives_no_estimate(pool: Path, wild: Path) -> None:
     asked = classify(pool, wild / "one each", wild / "new")
     assert done(*asked).startswith("Expected accuracy: not known, no class has two images.")
     assert "no class has two images: give two" in refused(*asked, "--none-rate", "0.2")
+
+
+def test_a_bad_photo_stops_nothing(pool: Path, wild: Path, tmp_path: Path) -> None:
+    examples, new, out = tmp_path / "examples", tmp_path / "new", tmp_path / "labels.csv"
+    shutil.copytree(wild / "examples", examples)
+    shutil.copytree(wild / "new", new)
+    (examples / "cat" / "notes.txt").write_text("fed at noon")
+    (new / "0.png").write_bytes((new / "0.png").read_bytes()[:900])
+    asked = [*classify(pool, examples, new), "--adaptation", "none", "--out", out]
+    page = tmp_path / "labels.html"
+    outcome = polyshot(*asked, "--page", page)
+    assert outcome.code == 0, outcome.err
+    assert (
+        f"1 examples cannot be read and are left out: {examples}/cat/notes.txt (not an image)"
+        in (outcome.err)
+    )
+    assert f"1 of 3 images cannot be read: {new}/0.png (truncated)." in outcome.err
+    with out.open(newline="", encoding="utf-8") as opened:
+        rows = list(csv.DictReader(opened))
+    assert [row["reason"] for row in rows] == ["truncated", "", ""]
+    assert list(rows[0].values()) == [str(new / "0.png"), "", "", "", "", "truncated"]
+    assert f"<li>{new}/0.png: truncated</li>" in page.read_text(encoding="utf-8")
+    # The others are labelled as if it were not there.
+    (new / "0.png").unlink()
+    (examples / "cat" / "notes.txt").unlink()
+    done(*asked)
+    with out.open(newline="", encoding="utf-8") as opened:
+        assert list(csv.DictReader(opened)) == rows[1:]
+
+
+def test_strict_stops_before_anything_is_learned(
+    pool: Path, wild: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def learned(*_: object) -> None:
+        raise AssertionError("it must not learn")
+
+    monkeypatch.setattr("polyshot.classifier.classifier.FewShotClassifier.fit", learned)
+    shutil.copytree(wild / "new", tmp_path / "new")
+    shutil.copy(wild / "bad.png", tmp_path / "new")
+    asked = classify(pool, wild / "examples", tmp_path / "new")
+    assert "1 of 4 images cannot be read: " in refused(*asked, "--strict")
+    shutil.copytree(wild / "examples", tmp_path / "examples")
+    shutil.copy(wild / "bad.png", tmp_path / "examples" / "cat")
+    asked = classify(pool, tmp_path / "examples", wild / "new")
+    assert "1 of 6 examples cannot be read: " in refused(*asked, "--strict")
+    shutil.copy(wild / "bad.png", tmp_path / "examples" / "owl" / "dot.png")
+    assert "2 of 6 examples cannot be read, so that nothing is left of owl" in refused(*asked)
+    (tmp_path / "file").touch()
+    for out, said in [("new", "a folder, name a file"), ("file/a.csv", "file is no folder")]:
+        for option in ("--out", "--page"):
+            assert said in refused(*asked, option, tmp_path / out)
 
 
 def test_more_classes_than_the_pool_saw(pool: Path, tmp_path: Path) -> None:

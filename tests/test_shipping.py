@@ -28,6 +28,7 @@ from polyshot.pool import default, forms
 from polyshot.pool.files import FORMAT, modulator_file
 from polyshot.pool.pool import Pool
 from polyshot.pool.precision import FACTOR, SHAPE, Precision, from_stored, to_stored
+from polyshot.util.checks import sealed
 from tests.commands import done, refused
 from tests.helpers import NAMES, SIZE, random_pool
 
@@ -198,7 +199,7 @@ def test_a_modulator_that_is_used_must_be_there(tmp_path: Path) -> None:
     random_pool().save(tmp_path / "pool", "eight")
     file = tmp_path / "pool" / "pool.json"
     about = json.loads(file.read_text())
-    file.write_text(json.dumps(about | {"strengths": [1.0, 0.5, 0.25]}))
+    file.write_text(json.dumps(sealed(about | {"strengths": [1.0, 0.5, 0.25]})))
     with pytest.raises(PolyshotError, match="lacks its file modulators/off"):
         Pool.load(tmp_path / "pool")
 
@@ -208,7 +209,7 @@ def test_pools_of_the_first_format_are_read(tmp_path: Path) -> None:
     pool.save(tmp_path / "pool")
     file = tmp_path / "pool" / "pool.json"
     about = json.loads(file.read_text()) | {"format": 1}
-    del about["precision"]
+    del about["precision"], about["checksum"]  # there was none
     file.write_text(json.dumps(about))
     assert Pool.load(tmp_path / "pool").hash == pool.hash
 

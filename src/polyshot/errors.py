@@ -1,11 +1,43 @@
 """Errors that a user can cause and a user can mend."""
 
 import difflib
+import errno
 from collections.abc import Iterable
+
+LONGEST = 1500
+"""Letters of a message; what a user gave may be a book."""
 
 
 class PolyshotError(Exception):
     """Bad input, in one clear line that says what to do; the program exits with 2."""
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
+
+
+def one_line(text: str) -> str:
+    """Write a text as one line (`printable`); of a very long one the middle goes."""
+    line = printable(text)
+    if len(line) <= LONGEST:
+        return line
+    return f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
+
+
+def printable(text: str) -> str:
+    """Escape what terminals take for commands, and what UTF-8 has not: names hold anything."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+MEMORY = ("allocate memory", "not enough memory", "could not create a primitive", "new thread")
+"""What torch, its libraries and Python say in other errors where memory is short."""
+
+
+def is_short_of_memory(error: Exception) -> bool:
+    """Tell whether an error of Python, the system or torch means that memory was short."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    said = isinstance(error, RuntimeError) and any(words in str(error) for words in MEMORY)
+    return isinstance(error, MemoryError) or said
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

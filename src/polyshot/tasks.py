@@ -115,7 +115,13 @@ class Table:
             return self._embed(network)
         ready = for_prediction(network)
         if ready not in self._kept:
-            self._kept[ready] = self._embed(ready) if self.cache is None else self._cached(ready)
+            made = self._embed(ready) if self.cache is None else self._cached(ready)
+            if not bool(made.isfinite().all()):
+                raise PolyshotError(
+                    "A network's embeddings are no finite numbers: its weights or strengths are "
+                    "damaged or far too large. Take another pool."
+                )
+            self._kept[ready] = made
         return self._kept[ready]
 
     @cached_property

@@ -3,6 +3,7 @@
 import copy
 import csv
 import io
+import math
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,7 +27,7 @@ from polyshot.predict.rules import rule as find_rule
 from polyshot.tasks import Table, Tasks
 from tests.helpers import COLOUR_CONFIG as CONFIG
 from tests.helpers import COLOUR_RULES as RULES
-from tests.helpers import CPU, SIZE, coloured, examples
+from tests.helpers import CPU, SIZE, coloured, examples, random_pool
 from tests.helpers import colour_pool as make_pool
 
 POOL = make_pool()
@@ -401,6 +402,24 @@ def test_bad_images(tmp_path: Path) -> None:
         fitted.predict([])
     with pytest.raises(PolyshotError, match=r"none\.png"):
         fitted.predict(paths[3])
+
+
+@pytest.mark.parametrize("adaptation", ["none", "head", "ridge", "pa", "tsa"])
+def test_no_answer_that_is_no_number_leaves(adaptation: str) -> None:
+    pool = random_pool()
+    with torch.no_grad():
+        next(pool.base.parameters()).fill_(math.nan)
+    with pytest.raises(PolyshotError, match="no finite numbers") as error:
+        pool.classifier("average", adaptation).fit(*examples(2, 2))
+    assert "\n" not in str(error.value)
+    fitted = POOL.classifier("base", adaptation).fit(*examples(2, 2))
+    answering = fitted._answering
+    for one in answering.fitted.pools:
+        for each in [*one.members.values(), *one.blends.values(), *(one.learned or [[]])[0]]:
+            each.classifiers.weight.fill_(math.nan)
+    for use in (fitted.predict, fitted.predict_proba, fitted.judge, fitted.answer):
+        with pytest.raises(PolyshotError, match="no finite numbers"):
+            use(coloured("red", 1))
 
 
 def test_what_needs_more_examples_or_a_fit() -> None:

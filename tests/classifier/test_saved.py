@@ -24,6 +24,7 @@ from polyshot.models.loaders import LITE0, has_lite0
 from polyshot.pool.pool import Pool
 from polyshot.pool.precision import from_stored, rounded, to_exact, to_stored
 from polyshot.predict.predict import Adaptation
+from polyshot.util.checks import sealed
 from tests.helpers import COLOUR_RULES as RULES
 from tests.helpers import colour_pool as make_pool
 from tests.helpers import coloured, examples, random_pool, saved_vit, thin_lite0
@@ -322,7 +323,9 @@ def test_parts_that_do_not_fit(saved: Path, tmp_path: Path) -> None:
         about = json.loads(file.read(ABOUT))
 
     def with_about(**changes: object) -> Path:
-        return changed(saved, tmp_path, classifier=json.dumps({**about, **changes}).encode())
+        return changed(
+            saved, tmp_path, classifier=json.dumps(sealed({**about, **changes})).encode()
+        )
 
     refuse(with_about(format=FORMAT + 1), f"has format {FORMAT + 1}, this Polyshot reads up to")
     refuse(with_about(format="1"), "has format '1'")

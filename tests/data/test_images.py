@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from polyshot.data.heif import is_heif
 from polyshot.data.images import BadImage, decode
 from tests.helpers import picture
 
@@ -50,6 +51,21 @@ def test_colours_survive() -> None:
 )
 def test_modes_become_rgb(image: Image.Image, kind: str, expected: tuple[int, int, int]) -> None:
     assert np.abs(decoded(image, kind).astype(int) - np.array(expected)[:, None, None]).max() <= 2
+
+
+def test_heic_is_read_where_pillow_heif_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    heif = pytest.importorskip("pillow_heif")
+    file = io.BytesIO()
+    heif.from_pillow(Image.new("RGB", (64, 48), (9, 90, 190))).save(file, quality=90)
+    data = file.getvalue()
+    made = decode(data, 16)
+    assert isinstance(made, np.ndarray)
+    assert np.abs(made.astype(int) - np.array([9, 90, 190])[:, None, None]).max() <= 8
+    assert isinstance(decode(data[: len(data) // 2], 16), BadImage)
+    assert is_heif(data) and not is_heif(encoded(picture(1), "AVIF"))
+    monkeypatch.setattr("polyshot.data.images.can_read_heif", lambda: False)
+    missing = decode(data, 16)
+    assert isinstance(missing, BadImage) and "pip install 'polyshot[heif]'" in missing.kind
 
 
 def test_palette_with_a_transparent_colour() -> None:
@@ -107,3 +123,9 @@ def test_decompression_bombs_are_refused_without_being_decoded() -> None:
     for data in (small, large):
         result = decode(data, 16)
         assert isinstance(result, BadImage) and result.kind.startswith("too large")
+
+
+def test_postscript_is_not_run() -> None:
+    file = io.BytesIO()
+    picture(0).save(file, "EPS")
+    assert decode(file.getvalue(), 16) == BadImage("not an image")

@@ -614,7 +614,7 @@ def test_no_room_while_writing(image_folder: MakeFolder, tmp_path: Path, limit: 
     (tmp_path / "packs").mkdir()
     with full_disk(limit):
         message = refusal(root, tmp_path / "packs")
-    assert "the disk is full" in message and "Nothing was left behind" in message
+    assert "the disk is full" in message and "Nothing of it was left behind" in message
 
 
 def test_a_full_disk(image_folder: MakeFolder, tmp_path: Path) -> None:

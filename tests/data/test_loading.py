@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from polyshot.data.images import decode, load_sizes
+from polyshot.data.images import decode, first_readable, load_sizes, read_images
 from polyshot.data.readers.examples import read_queries, read_support
 from polyshot.errors import PolyshotError
 from tests.helpers import picture
@@ -164,6 +164,22 @@ def test_a_truncated_picture_that_was_only_opened(tmp_path: Path) -> None:
         pytest.raises(PolyshotError, match=r"images\[0\] \(truncated\)"),
     ):
         load_images(opened, SIZE)
+
+
+def test_what_can_be_read_is_and_the_rest_has_a_reason(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no image")
+    given = [tmp_path / "notes.txt", file, tmp_path / "none.png", picture(1)]
+    read = read_images(given, [SIZE, 8])
+    assert read.places == [1, 3] and read.names == [str(file), ""] and len(read) == 2
+    kinds = {0: "not an image", 2: "no such file or directory"}
+    assert {i: bad.kind for i, bad in read.bad.items()} == kinds
+    assert (read.pixels[SIZE] == load_images([file, picture(1)], SIZE)).all()
+    assert read.of_sizes([8])[8].shape == (2, 3, 8, 8)
+    with pytest.raises(PolyshotError, match="not read in 9 x 9"):
+        read.of_sizes([8, 9])
+    assert first_readable(given[:3]) == 1 and first_readable(given[:1]) is None
+    nothing = read_images(given[:1], [SIZE])
+    assert nothing.pixels[SIZE].shape == (0, 3, SIZE, SIZE) and len(nothing) == 0
 
 
 def test_threads_leave_the_filters_of_warnings_alone(file: Path) -> None:

@@ -13,6 +13,7 @@ from polyshot.data.importer import ImportOptions, import_source
 from polyshot.data.pack import Domain, Pack, PackWriter, find_packs, open_packs
 from polyshot.data.splits import ClassSplit
 from polyshot.errors import PolyshotError
+from polyshot.util.checks import sealed
 from tests.helpers import make_domain
 
 
@@ -78,7 +79,7 @@ def change_bytes(path: Path, offset: int) -> None:
 
 def edit(path: Path, **changes: object) -> None:
     file = path / "domain.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    file.write_text(json.dumps(sealed(json.loads(file.read_text()) | changes)))
 
 
 def split(*parts: list[int]) -> dict[str, object]:

@@ -24,7 +24,7 @@ from polyshot.methods.method import METHODS, Fitted, Method, find_methods
 from polyshot.pool.pool import Pool
 from polyshot.tasks import Tasks
 from polyshot.training.training_run import TrainingRun
-from polyshot.util.files import locked
+from polyshot.util.files import locked, read_json
 from tests.helpers import SHAPE, files_of, pack_of
 
 from .small_worlds import OTHER, SMALL, run_grid
@@ -187,12 +187,12 @@ def test_a_later_protocol_takes_what_an_earlier_one_measured(
     packs: list[Pack], tmp_path: Path, add_method: Callable[..., None]
 ) -> None:
     run(packs, tmp_path, methods=["select"], adapt=False, others=[])
-    seen = json.loads(next((tmp_path / "shares").glob("seen-*.json")).read_text())
+    seen = read_json(next((tmp_path / "shares").glob("seen-*.json")))
     shutil.rmtree(tmp_path / "worlds")  # nothing may be trained for it
     done = run(packs, tmp_path, "sources-2", methods=["select"], adapt=False, others=[])
     assert (done.cells, done.measured, done.before) == (2, 0, 2)
     assert not (tmp_path / "worlds").exists()
-    later = json.loads(next((tmp_path / "shares").glob("sources-2-*.json")).read_text())
+    later = read_json(next((tmp_path / "shares").glob("sources-2-*.json")))
     assert later == {**seen, "protocol": "sources-2"}
 
 
@@ -449,7 +449,8 @@ def test_a_full_memory_is_freed_between_worlds(
         def base(self) -> Any:
             alive = [ref for ref in made if ref() not in (None, self)]
             assert not alive, "the world before is still held"
-            made.append(weakref.ref(self))
+            if not any(ref() is self for ref in made):
+                made.append(weakref.ref(self))
             return super().base()
 
     monkeypatch.setattr(jobs, "TrainingRun", Watched)

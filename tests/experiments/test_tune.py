@@ -1,6 +1,5 @@
 """Tuning on validation classes: the best point wins, and none is tried twice."""
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +16,7 @@ from polyshot.experiments.tune import BAR, points, tune
 from polyshot.methods.method import METHODS, Fitted, Method, Settings, find_methods
 from polyshot.tasks import Tasks
 from polyshot.training.training_run import TrainingRun
+from polyshot.util.files import read_json
 from tests.helpers import files_of
 
 from .small_worlds import SMALL
@@ -66,7 +66,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
 
 
 def noted(out: Path) -> dict[str, dict[str, object]]:
-    return dict(json.loads((out / "tuned.json").read_text()))
+    return read_json(out / "tuned.json")
 
 
 def test_points_are_the_product_of_the_grid(tried: list[Settings]) -> None:

@@ -16,6 +16,7 @@ from polyshot.models.selector import Selector
 from polyshot.models.views import normalise
 from polyshot.pool.files import FORMAT, check_domains, modulator_file
 from polyshot.pool.pool import Pool
+from polyshot.util.checks import sealed
 from tests.helpers import (
     SIZE,
     SMALL,
@@ -177,7 +178,7 @@ def test_a_save_that_fails_leaves_the_old_pool(tmp_path: Path) -> None:
 
 def edit(folder: Path, **changes: object) -> None:
     file = folder / "pool.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    file.write_text(json.dumps(sealed(json.loads(file.read_text()) | changes)))
 
 
 def reshape(folder: Path, name: str) -> None:
@@ -189,7 +190,7 @@ def reshape(folder: Path, name: str) -> None:
     save_file(tensors | {key: tensors[key][:-1].clone()}, folder / name)
     about = json.loads((folder / "pool.json").read_text())
     about["files"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-    (folder / "pool.json").write_text(json.dumps(about))
+    (folder / "pool.json").write_text(json.dumps(sealed(about)))
 
 
 def flip(file: Path) -> None:

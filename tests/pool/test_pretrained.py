@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -86,9 +87,9 @@ def test_what_is_there_is_replaced_if_it_is_a_pool_and_no_checkout(tmp_path: Pat
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache of the Hub, and no network."""
     folder = tmp_path / "cache"
-    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(folder))
-    monkeypatch.setattr(hub._snapshot_download.constants, "HF_HUB_CACHE", str(folder))
-    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
+    constants = import_module("huggingface_hub.constants")  # no attribute before it is imported
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     return folder
 
 

@@ -1,6 +1,5 @@
 """Several members of one source: its classes in clusters."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from polyshot.training.clusters import (
     silhouette,
 )
 from polyshot.training.run import train
+from polyshot.util.files import read_json
 from tests.helpers import Interrupt, step_files, until_done
 
 
@@ -139,7 +139,7 @@ def test_steps_one_by_one_know_the_members(
     config = with_members(config, 0)
     for step in ("base", "modulators", "selector"):
         pool = train(packs, config, tmp_path, step, "cpu")
-    found = json.loads((tmp_path / "steps" / "clusters.json").read_text())
+    found = read_json(tmp_path / "steps" / "clusters.json")
     assert list(found) == ["signs", "textures"]
     assert len(pool.members) == 1 + sum(map(len, found.values()))
 

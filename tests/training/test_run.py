@@ -18,6 +18,7 @@ from polyshot.errors import PolyshotError
 from polyshot.models.resnet import ResNet
 from polyshot.pool.pool import Pool
 from polyshot.training.run import train
+from polyshot.util.files import read_json
 from tests.helpers import TINY, Interrupt, metrics_of, step_files, toy_packs, until_done, with_base
 
 
@@ -101,6 +102,17 @@ def test_a_killed_process_is_continued_to_the_same_bits(
     assert end.value.code == 143
     train(packs, config, run, "base", "cpu")
     assert step_files(run) == step_files(uninterrupted)
+
+
+def test_two_do_not_train_in_one_folder(packs: list[Pack], config: Config, tmp_path: Path) -> None:
+    def second(*_: object) -> None:
+        with pytest.raises(PolyshotError, match="Another process is training in") as error:
+            train(packs, config, tmp_path, device="cpu")
+        assert "\n" not in str(error.value)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(packs, config, tmp_path, device="cpu", progress=second)
 
 
 def test_steps_that_are_done_are_skipped(packs: list[Pack], config: Config, whole: Path) -> None:
@@ -217,7 +229,7 @@ def test_channel_modulators_and_euclidean_distance_go_all_the_way(
 
 
 def test_the_run_folder_says_what_was_done(packs: list[Pack], config: Config, whole: Path) -> None:
-    assert json.loads((whole / "config.json").read_text()) == to_dict(config)
+    assert read_json(whole / "config.json") == to_dict(config)
     environment = json.loads((whole / "environment.json").read_text())
     assert environment["torch"] == torch.__version__
     assert [pack["hash"] for pack in environment["packs"]] == [pack.hash for pack in packs]

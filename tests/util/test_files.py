@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -172,6 +173,23 @@ else:
         print("writing", flush=True)
         time.sleep(60)
 """
+
+
+def test_in_a_container_where_every_process_has_one_number(tmp_path: Path) -> None:
+    space = ["unshare", "--pid", "--fork", "--kill-child"]
+    if not shutil.which("unshare") or subprocess.run([*space, "true"], check=False).returncode:
+        pytest.skip("a space of process numbers of its own needs root")
+    path = tmp_path / "x"
+    for again in (False, True):  # the second has the number of the first, which was killed
+        with subprocess.Popen(
+            [*space, sys.executable, "-c", CHILD, str(path), "folder"],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as child:
+            assert child.stdout is not None and child.stdout.readline() == "writing\n", again
+            child.kill()
+    WRITERS["folder"](path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from polyshot.classifier.packed import pack, unpack
 from polyshot.config import AdaptationConfig
+from polyshot.errors import PolyshotError
 from polyshot.models.backbone import Snapshot, state_hash
 from polyshot.models.foreign import Foreign, ForeignConfig
 from polyshot.models.heads import Metric
@@ -94,6 +95,11 @@ class Answering:
     def probabilities(self, queries: Sequence[Queries]) -> NDArray[np.float32]:
         """Classify queries, as each pool looks at them: ``[n, W]``."""
         answers: Tensor = self.fitted.probabilities(queries)[0]
+        if not bool(answers.isfinite().all()):
+            raise PolyshotError(
+                "The answers are no finite numbers: what was learned, or the pool's scales, are "
+                "damaged or far too large. Fit anew, or take another pool."
+            )
         return answers.cpu().numpy()
 
     def none(self, queries: Sequence[Queries]) -> NDArray[np.bool_] | None:

@@ -16,7 +16,7 @@ from polyshot.classifier import saved
 from polyshot.classifier.answering import Kept, as_kept, weigh
 from polyshot.classifier.estimate import Label
 from polyshot.classifier.estimator import Estimator, Pools
-from polyshot.classifier.examples import Examples, names_of
+from polyshot.classifier.examples import Examples
 from polyshot.classifier.inputs import check_labels, embedding_length, find_classes
 from polyshot.classifier.onnx import Exported, write_onnx
 from polyshot.classifier.saved import OPTIONS, Saved
@@ -113,14 +113,14 @@ class FewShotClassifier(StepByStep, Estimator):
         classes, indices = find_classes(check_labels(labels, len(items)))
         if self.none_rate is not None:
             none_of_these.check_classes(classes)
-        tables, pictures = self._tables(pools, items, report)
+        tables, pictures, names = self._tables(pools, items, report)
         rules = [find_rule(self.rule, pool) for pool in pools]
         tasks = [Tasks.of_examples(table, indices) for table in tables]
         says = [
             weigh(pool, own, rule, self.adaptation)
             for pool, own, rule in zip(pools, tasks, rules, strict=True)
         ]
-        examples = Examples(indices, names_of(items), [], pictures)
+        examples = Examples(indices, names, [], pictures)
         self._learn(classes, says, rules[0].mixes, tasks, examples, report)
         return self
 

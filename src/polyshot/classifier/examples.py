@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -126,8 +125,3 @@ def rows_of(support: Tensor, tasks: Tasks) -> Tensor:
     made = support.new_zeros(tasks.table.count, support.shape[-1], device="cpu")
     made[rows[there]] = support[0].cpu()[there]
     return made
-
-
-def names_of(items: Iterable[Any]) -> list[str]:
-    """Name images that are files; the others have no name."""
-    return [str(item) if isinstance(item, str | Path) else "" for item in items]

@@ -16,7 +16,7 @@ from polyshot.classifier.estimate import Estimate, estimate_accuracy
 from polyshot.classifier.estimator import not_fitted
 from polyshot.classifier.examples import Examples, Pictures, rows_of
 from polyshot.classifier.inputs import check_embeddings
-from polyshot.data.images import Images, as_list, load_sizes
+from polyshot.data.images import Images, ReadImages, as_list, load_sizes, names_of, read_images
 from polyshot.errors import PolyshotError
 from polyshot.pool.pool import Pool
 from polyshot.predict import none_of_these
@@ -96,6 +96,14 @@ class Fitted:
         _, nearness, left_out = self._judged
         near = nearness.of(answering.seen(queries))
         return chances, none_of_these.rates(left_out, near)
+
+    def read(self, images: Images, report: Progress | None = None) -> ReadImages:
+        """Read images as the classifier looks at them; what cannot be read comes with a reason.
+
+        Those that were read may be handed on to `answer`, `predict`, `judge` and the others.
+        """
+        self._check_fitted()
+        return read_images(images, [pool.size for pool in self._answering.pools], report)
 
     def explain(self) -> list[tuple[str, float]]:
         """Say which members classify this task, with what weight, the heaviest first."""
@@ -180,27 +188,33 @@ class Fitted:
     def _items(pools: Sequence[Pool], images: Images) -> Any:
         """List images, or check embeddings where these are what the pool takes."""
         pool = pools[0]
-        return as_list(images) if pool.takes_images else check_embeddings(images, pool.config.dim)
+        if not pool.takes_images:
+            return check_embeddings(images, pool.config.dim)
+        return images if isinstance(images, ReadImages) else as_list(images)
 
     def _tables(
         self, pools: Sequence[Pool], items: Any, report: Progress | None
-    ) -> tuple[list[Table], dict[int, Pictures]]:
-        """Read images once, for each pool in its size."""
+    ) -> tuple[list[Table], dict[int, Pictures], list[str]]:
+        """Read images once, for each pool in its size; returns also the names of their files."""
         if not pools[0].takes_images:
             table = Table(None, len(items), pools[0].device)
             table.keep(pools[0].network(0), items)
-            return [table], {}
-        pixels = load_sizes(items, [pool.size for pool in pools], report)
+            return [table], {}, [""] * len(items)
+        sizes = [pool.size for pool in pools]
+        if isinstance(items, ReadImages):
+            pixels, names = items.of_sizes(sizes), items.names
+        else:
+            pixels, names = load_sizes(items, sizes, report), names_of(items)
         tables = [
             Table.of(pixels[pool.size], pool.device, pool.views, self.batch) for pool in pools
         ]
-        return tables, {size: Pictures(size, own) for size, own in pixels.items()}
+        return tables, {size: Pictures(size, own) for size, own in pixels.items()}, names
 
     def _queries(self, images: Images, report: Progress | None) -> list[Queries]:
         """Read queries; a pool may look at them less often than at examples."""
         self._check_fitted()
         pools = self._answering.pools
-        tables, _ = self._tables(pools, self._items(pools, images), report)
+        tables, *_ = self._tables(pools, self._items(pools, images), report)
         return [
             Queries(table, torch.arange(table.count, device=table.device).unsqueeze(0)).viewed(
                 pool.query_views or pool.views

@@ -4,32 +4,48 @@ import copy
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 
 from polyshot.classifier.classifier import FewShotClassifier
 from polyshot.classifier.estimate import Estimate, Label
+from polyshot.data.images import (
+    BadImage,
+    ReadImages,
+    cannot_read,
+    first_readable,
+    load_images,
+    read_images,
+)
 from polyshot.data.readers.examples import read_queries, read_support
-from polyshot.errors import PolyshotError
+from polyshot.errors import PolyshotError, join_names
 from polyshot.pool.pool import Pool
 from polyshot.predict.ensemble import AUTO
 from polyshot.predict.none_of_these import NONE, Threshold
 from polyshot.util.files import write_text
 from polyshot.util.progress import Progress
 
+THUMB = 8
+"""Pixels a side of images that are read only to see whether they can be."""
+SHOWN = 5
+"""Files of which a message says what is wrong."""
+
 
 @dataclass(frozen=True)
 class LabelledFile:
     """What one file shows."""
 
-    path: Path
+    path: Path | str
+    """A file, or what names an image inside of one, or a URL."""
     label: str
-    """A class, or `none of these`."""
+    """A class, or `none of these`; empty where the file cannot be read."""
     probability: float | None
     """Of this class among all; None for `none of these`, which has none."""
     runner_up: str
     """The next class; for `none of these` the likeliest one."""
-    runner_up_probability: float
+    runner_up_probability: float | None
+    reason: str = ""
+    """Why it has no label: what is wrong with the file."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +63,21 @@ class LabelledFiles:
     """What was learned on the examples."""
     threshold: Threshold | None = None
     """Of `none of these`, where that was asked for."""
+    left_out: tuple[BadImage, ...] = ()
+    """Examples that cannot be read."""
+
+    @property
+    def unread(self) -> list[LabelledFile]:
+        """The files that cannot be read."""
+        return [row for row in self.rows if row.reason]
+
+    @property
+    def unread_summary(self) -> str:
+        """One line: which files cannot be read; empty where all can."""
+        if not self.unread:
+            return ""
+        files = join_names(f"{row.path} ({row.reason})" for row in self.unread)
+        return f"{len(self.unread)} of {len(self.rows)} images cannot be read: {files}."
 
     @property
     def none_summary(self) -> str:
@@ -54,12 +85,13 @@ class LabelledFiles:
         if self.threshold is None:
             return ""
         count = sum(row.label == NONE for row in self.rows)
+        asked = len(self.rows) - len(self.unread)
         # An odd example then hides foreign images that are nearer than it is.
         alone = (
             " The least near of these alone decides: more examples, or a higher rate, find more."
         )
         return (
-            f"{NONE.capitalize()}: {count} of {len(self.rows)} images. Of images that are of your "
+            f"{NONE.capitalize()}: {count} of {asked} images. Of images that are of your "
             f"classes about {self.threshold.rate:.1%} are expected to get this answer by mistake "
             f"(from leaving out each of {self.threshold.examples} examples)."
             f"{alone if self.threshold.rank == 1 else ''}"
@@ -67,11 +99,7 @@ class LabelledFiles:
 
     def write_csv(self, path: Path) -> None:
         """Write a table with a row a file."""
-        text = io.StringIO()
-        writer = csv.writer(text)
-        writer.writerow(field.name for field in fields(LabelledFile))
-        writer.writerows(astuple(row) for row in self.rows)
-        write_text(path, text.getvalue())
+        write_text(path, as_csv(self.rows))
 
 
 def label_files(
@@ -82,50 +110,137 @@ def label_files(
     adaptation: str = AUTO,
     report: Progress | None = None,
     none_rate: float | None = None,
+    strict: bool = False,
 ) -> LabelledFiles:
     """Classify files by examples on disk: `FewShotClassifier` explains the options.
 
     `support` is a folder for each class, or a CSV file with the columns path and label; `queries`
     are files, or folders that are searched for images. `report` is told how many images were read,
-    and how `tsa` comes along.
+    and how `tsa` comes along. A query that cannot be read becomes a row with the reason, such an
+    example is left out; with `strict` either is an error, before anything is learned.
     """
-    read_queries(queries)  # a wrong name shows before any work
+    check_queries(queries, strict)
     classifier = FewShotClassifier(pool, rule, adaptation, none_rate=none_rate)
-    return label_by(fit_files(classifier, support, report), queries, report)
+    left_out = fit_files(classifier, support, report, strict)
+    return replace(label_by(classifier, queries, report, strict), left_out=left_out)
+
+
+def check_queries(queries: Sequence[Path], strict: bool = False) -> list[Path]:
+    """List the files to classify; refuses, before any work, where none is an image.
+
+    With `strict`, every one has to be.
+    """
+    paths = read_queries(queries)
+    if strict:
+        load_images(paths, THUMB)
+    elif first_readable(paths) is None:
+        load_images(paths[:SHOWN], THUMB)  # says why
+    return paths
 
 
 def fit_files(
-    classifier: FewShotClassifier, support: Path, report: Progress | None = None
-) -> FewShotClassifier:
-    """Let a classifier learn from examples on disk; returns it."""
-    examples, labels = read_support(support)
+    classifier: FewShotClassifier,
+    support: Path,
+    report: Progress | None = None,
+    strict: bool = False,
+) -> tuple[BadImage, ...]:
+    """Let a classifier learn from examples on disk; returns those that cannot be read.
 
-    def of_examples(what: str, done: int, total: int) -> None:
-        if report:  # a bar of their own: the queries are images, too
+    With `strict` these are an error.
+    """
+    of_examples = _of_examples(report)
+    images, labels = _read_examples(support, classifier.pools, of_examples, strict)
+    classifier.fit(images, labels, of_examples)
+    return tuple(images.bad.values())
+
+
+def _of_examples(report: Progress | None) -> Progress:
+    """Show examples on a bar of their own: the queries are images, too."""
+
+    def told(what: str, done: int, total: int) -> None:
+        if report:
             report("examples" if what == "images" else what, done, total)
 
-    return classifier.fit(examples, labels, of_examples)
+    return told
+
+
+def _read_examples(
+    support: Path, pools: Sequence[Pool], report: Progress, strict: bool
+) -> tuple[ReadImages, list[str]]:
+    """Read examples and their labels; of each class one at least can be."""
+    paths, labels = read_support(support)
+    images = read_images(paths, [pool.size for pool in pools], report)
+    kept = [labels[i] for i in images.places]
+    gone = sorted(set(labels) - set(kept))
+    if images.bad and (strict or gone):
+        emptied = f", so that nothing is left of {join_names(gone)}" if gone else ""
+        raise PolyshotError(
+            f"{len(images.bad)} of {len(paths)} examples cannot be read{emptied}: "
+            f"{join_names(map(str, images.bad.values()))}."
+        )
+    return images, kept
 
 
 def label_by(
-    classifier: FewShotClassifier, queries: Sequence[Path], report: Progress | None = None
+    classifier: FewShotClassifier,
+    queries: Sequence[Path],
+    report: Progress | None = None,
+    strict: bool = False,
 ) -> LabelledFiles:
-    """Classify files, or folders that are searched for images, by a fitted classifier."""
+    """Classify files, or folders that are searched for images, by a fitted classifier.
+
+    What cannot be read becomes a row with the reason; with `strict` it is an error.
+    """
     paths = read_queries(queries)
     estimate = classifier.estimate() if classifier.can_estimate else None
-    chances, none = classifier.answer(paths, report)
-    rows = []
-    for i, (path, line) in enumerate(zip(paths, chances, strict=True)):
-        second, first = line.argsort(kind="stable")[-2:]
-        best, other = (str(classifier.classes_[each]) for each in (first, second))
-        if none is not None and none[i]:
-            rows.append(LabelledFile(path, NONE, None, best, float(line[first])))
-        else:
-            rows.append(LabelledFile(path, best, float(line[first]), other, float(line[second])))
+    rows = label_paths(classifier, paths, report, strict)
     summary = str(estimate or "Expected accuracy: not known, no class has two images.")
     learned = classifier.adaptation_ if classifier.adapted_ else "none"
     members, threshold = classifier.explain(), classifier.threshold_
     return LabelledFiles(rows, members, estimate, summary, learned, threshold)
+
+
+def label_paths(
+    classifier: FewShotClassifier,
+    paths: Sequence[Path],
+    report: Progress | None = None,
+    strict: bool = False,
+) -> list[LabelledFile]:
+    """Classify files: a row each, in their order."""
+    images = classifier.read(paths, report)
+    if images.bad and strict:
+        raise cannot_read(images)
+    return label_read(classifier, paths, images)
+
+
+def label_read(
+    classifier: FewShotClassifier, names: Sequence[Path | str], images: ReadImages
+) -> list[LabelledFile]:
+    """Classify images that were read, and give those a row, too, that could not be."""
+    rows = {
+        i: LabelledFile(names[i], "", None, "", None, bad.kind) for i, bad in images.bad.items()
+    }
+    if not len(images):
+        return list(rows.values())
+    chances, none = classifier.answer(images)
+    for k, (i, line) in enumerate(zip(images.places, chances, strict=True)):
+        second, first = line.argsort(kind="stable")[-2:]
+        best, other = (str(classifier.classes_[each]) for each in (first, second))
+        if none is not None and none[k]:
+            rows[i] = LabelledFile(names[i], NONE, None, best, float(line[first]))
+        else:
+            chance = float(line[first])
+            rows[i] = LabelledFile(names[i], best, chance, other, float(line[second]))
+    return [rows[i] for i in range(len(names))]
+
+
+def as_csv(rows: Sequence[LabelledFile]) -> str:
+    """Write rows as a table."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(field.name for field in fields(LabelledFile))
+    writer.writerows(astuple(row) for row in rows)
+    return text.getvalue()
 
 
 def count_examples(classifier: FewShotClassifier) -> dict[Label, int]:
@@ -141,10 +256,12 @@ def correct_by_files(
     forget: Sequence[str] = (),
     add: Path | None = None,
     report: Progress | None = None,
-) -> FewShotClassifier:
+    strict: bool = False,
+) -> tuple[BadImage, ...]:
     """Correct a classifier as the command line says it: ``EXAMPLE=LABEL``, names or numbers.
 
-    Nothing is changed unless all of it can be. Returns the classifier.
+    Nothing is changed unless all of it can be. Returns the further examples that cannot be read;
+    with `strict` these are an error.
     """
     if not (relabel or drop or forget or add):
         raise PolyshotError("Nothing is to be corrected: say what to relabel, drop, forget or add.")
@@ -161,6 +278,7 @@ def correct_by_files(
         except ValueError:
             raise PolyshotError(f"Labels are numbers here, which '{text}' is not.") from None
 
+    left_out: tuple[BadImage, ...] = ()
     made = copy.copy(classifier)  # what was learned is replaced, never changed
     if relabel:
         pairs = [each.rpartition("=") for each in relabel]
@@ -174,10 +292,12 @@ def correct_by_files(
     for each in forget:
         made.forget(label(each), report=report)
     if add is not None:
-        images, labels = read_support(add)
-        made.add(images, [label(each) for each in labels], report)
+        of_examples, pools = _of_examples(report), made.pools
+        images, labels = _read_examples(add, pools, of_examples, strict)
+        made.add(images, [label(each) for each in labels], of_examples)
+        left_out = tuple(images.bad.values())
     classifier.__dict__.update(made.__dict__)
-    return classifier
+    return left_out
 
 
 def _example(text: str) -> int | str:

@@ -36,7 +36,7 @@ from polyshot.predict.none_of_these import Nearness, Threshold
 from polyshot.predict.predict import FittedTasks
 from polyshot.predict.rules import Mix
 from polyshot.util import __version__, checks
-from polyshot.util.checks import Count, Range, Sha256
+from polyshot.util.checks import Count, Range, Sha256, Share
 from polyshot.util.files import new_file, tensor_bytes
 
 FORMAT = 1
@@ -104,7 +104,8 @@ def as_bytes(saved: Saved) -> bytes:
 
 def _write_zip(file: BinaryIO, about: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    text = json.dumps({**about, "files": hashes}, ensure_ascii=False, indent=1) + "\n"
+    described = checks.sealed({**about, "files": hashes})
+    text = json.dumps(described, ensure_ascii=False, indent=1) + "\n"
     with zipfile.ZipFile(file, "w") as archive:  # stored: weights are packed already
         for name, data in {ABOUT: text.encode(), **files}.items():
             archive.writestr(zipfile.ZipInfo(name), data)  # without a date: the same bytes
@@ -232,7 +233,7 @@ def read(source: Path | bytes, device: torch.device | str, backbone: Any, downlo
         if about.examples is not None:
             examples = _read_examples(about, tensors(EXAMPLES))
         estimate = None if about.estimate is None else _read_estimate(about.estimate)
-    except (KeyError, ValueError, TypeError, RuntimeError) as error:
+    except (LookupError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise _damaged(path, f"{type(error).__name__} {error}") from None
     options = {name: getattr(about, name) for name in OPTIONS}
     return Saved(options, answering, estimate, examples)
@@ -280,6 +281,8 @@ def _read_answering(about: About, says: list[Say], learned: Mapping[str, Tensor]
     stored = {name: tensor for name, tensor in learned.items() if not name.startswith("near.")}
     pools = [say.pool for say in says]
     fitted = unpack(stored, pools, FittedEnsemble(plain, torch.zeros(0)))
+    if any(one.mixes and len(one.weights) != len(one.mixes) for one in fitted.pools):
+        raise ValueError("members are mixed in more or fewer ways than they are weighed")
     nearness = None
     if about.threshold is not None:
         factors = learned["near.factors"].tolist()
@@ -323,7 +326,14 @@ def _read_classes(about: About) -> NDArray[Any]:
 
 def _read_estimate(plain: Mapping[str, Any]) -> Estimate:
     made: dict[str, Any] = dict(plain)
-    made["per_class"] = dict(made["per_class"])
+    labels = dict(made["per_class"])
+    made["per_class"] = {
+        label: checks.build(Share, value, "per_class") for label, value in labels.items()
+    }
+    for name in ("accuracy", "half_width", "low", "high"):
+        checks.build(Share, made[name], name)
+    checks.build(Count, made["images"], "images")
+    checks.build(str, made["of"], "of")
     return Estimate(**made)
 
 

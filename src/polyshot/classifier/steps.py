@@ -22,7 +22,7 @@ from polyshot.classifier.advice import (
     order_to_label,
 )
 from polyshot.classifier.estimate import Label
-from polyshot.classifier.examples import Examples, Pictures, names_of
+from polyshot.classifier.examples import Examples, Pictures
 from polyshot.classifier.fitted import Fitted
 from polyshot.classifier.inputs import check_labels, find_classes
 from polyshot.data.images import Images
@@ -225,8 +225,7 @@ class StepByStep(Fitted):
         pictures: dict[int, Pictures] = {}
         names: list[str] = []
         if items is not None:
-            tables, pictures = self._tables(pools, items, report)
-            names = names_of(items if pools[0].takes_images else [""] * len(items))
+            tables, pictures, names = self._tables(pools, items, report)
         examples = Examples(
             indices,
             [*(known.names[row] for row in rows), *names],

@@ -3,6 +3,7 @@
 Heavy modules are imported inside the commands, so that ``--help`` answers at once.
 """
 
+import errno
 import sys
 from typing import Annotated, NoReturn
 
@@ -11,6 +12,7 @@ from typer import Option
 
 from polyshot.cli import experiments
 from polyshot.cli import train as training
+from polyshot.cli.apart import matplotlib_apart
 from polyshot.cli.classify import classify, example, fit
 from polyshot.cli.data import data
 from polyshot.cli.evaluate import evaluate
@@ -18,7 +20,7 @@ from polyshot.cli.export import export
 from polyshot.cli.keep import check, correct, suggest
 from polyshot.cli.pool import pools
 from polyshot.cli.serve import serve
-from polyshot.errors import PolyshotError
+from polyshot.errors import PolyshotError, is_short_of_memory, one_line
 from polyshot.util import __version__
 
 app = typer.Typer(
@@ -43,11 +45,10 @@ INTERRUPTED = 130
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the program: bad input is one line and exit code 2, Ctrl-C is one and exit code 130."""
     try:
-        app(arguments)
+        with matplotlib_apart():
+            app(arguments)
     except PolyshotError as error:
-        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        typer.echo(str(error), err=True)
-        sys.exit(2)
+        _refuse(str(error))
     except KeyboardInterrupt:
         _say_interrupted()
     except SystemExit as end:
@@ -57,7 +58,19 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # the reader of our output (head, less) has seen enough
         sys.stderr.close()
         sys.exit(0)
+    except Exception as error:
+        if isinstance(error, OSError) and error.strerror and error.errno != errno.ENOMEM:
+            _refuse(one_line(f"{error.filename or 'The system'}: {error.strerror}."))
+        if not is_short_of_memory(error):
+            raise
+        _refuse("The memory is too small for this: end other programs, or ask for less at once.")
     sys.exit(0)
+
+
+def _refuse(reason: str) -> NoReturn:
+    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    typer.echo(reason, err=True)
+    sys.exit(2)
 
 
 def _say_interrupted() -> NoReturn:

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from polyshot.cli.options import Device, PoolName, ViewsName
+from polyshot.cli.options import (
+    Address,
+    Device,
+    EngineName,
+    Gpus,
+    PoolName,
+    Strict,
+    Threads,
+    ViewsName,
+)
 from polyshot.errors import PolyshotError
 
 if TYPE_CHECKING:
@@ -60,18 +69,23 @@ def fit(
             "can then not be corrected.",
         ),
     ] = False,
+    strict: Strict = False,
     device: Device = None,
 ) -> None:
     """Learn a classifier from a few examples of each class, and keep it as one file.
+
+    Examples that cannot be read are left out, and named, unless --strict.
 
     Example: polyshot fit photos/ --out birds.polyshot
     """
     from polyshot.classifier.classifier import FewShotClassifier
     from polyshot.classifier.label import fit_files
-    from polyshot.cli.display import progress
+    from polyshot.cli.display import progress, warn_left_out
     from polyshot.pool.forms import load_pools
     from polyshot.util.device import best_device
+    from polyshot.util.files import check_writable
 
+    check_writable(out)
     loaded, form = load_pools(pool, best_device(device), views)
     made = FewShotClassifier(
         loaded,
@@ -81,7 +95,8 @@ def fit(
         precision=precision,  # type: ignore[arg-type]
     )
     with progress("images") as report:
-        fit_files(made, support, report)
+        left_out = fit_files(made, support, report, strict)
+    warn_left_out(left_out)
     made.save(out, examples=not no_examples)
     if made.can_estimate:
         typer.echo(made.estimate())
@@ -94,7 +109,11 @@ def fit(
 
 def classify(
     query: Annotated[
-        list[Path], Option(help="What to classify: files or folders; may be repeated.")
+        list[str],
+        Option(
+            help="What to classify: files or folders; may be repeated. Into a folder of labels "
+            "also Parquet and tar files (WebDataset), and URLs of them."
+        ),
     ],
     support: Annotated[
         Path | None, Option(help="Examples: a folder for each class, or a CSV of path,label.")
@@ -103,7 +122,13 @@ def classify(
         Path | None, Option(help="A classifier that 'polyshot fit' wrote, instead of examples.")
     ] = None,
     pool: PoolName = "default",
-    out: Annotated[Path | None, Option(help="Write a table: labels.csv.")] = None,
+    out: Annotated[
+        str,
+        Option(
+            help="Write a table: labels.csv. A folder or URL (labels/) takes any number of images, "
+            "a table a shard, and goes on where it was."
+        ),
+    ] = "",
     page: Annotated[
         Path | None,
         Option(help="Write a page to look at: thumbnails by label, the least certain first."),
@@ -112,23 +137,44 @@ def classify(
     adaptation: AdaptationName = "auto",
     none_rate: NoneRate = None,
     views: ViewsName = None,
+    strict: Strict = False,
     device: Device = None,
+    shard: Annotated[
+        int, Option(help="Files of a folder that share a table of a folder of labels.")
+    ] = 1000,
+    engine: EngineName = "local",
+    address: Address = "",
+    threads: Threads = 1,
+    gpus: Gpus = None,
 ) -> None:
     """Classify your images from a few examples of each class.
 
-    Every image gets one of your classes, unless you allow 'none of these' with --none-rate.
+    Every image gets one of your classes, unless you allow 'none of these' with --none-rate. One
+    that cannot be read gets a row with the reason, unless --strict.
 
     Example: polyshot classify --support photos/ --query new/ --page labels.html
     """
     from polyshot.classifier.classifier import FewShotClassifier
-    from polyshot.classifier.label import label_by, label_files
-    from polyshot.cli.display import progress
-    from polyshot.data.readers.examples import read_queries
+    from polyshot.classifier.label import check_queries, label_by, label_files
+    from polyshot.cli.display import progress, warn, warn_left_out
     from polyshot.experiments.labels import write_labels_page
     from polyshot.pool.forms import load_pools
     from polyshot.util.device import best_device
+    from polyshot.util.files import check_writable
 
+    many = _is_folder(out)
+    if not many and engine != "local":
+        raise PolyshotError("--engine ray labels into a folder: name one, --out labels/.")
+    if not many:
+        check_writable(Path(out) if out else None)
+    check_writable(page)
     form, where = "", best_device(device)
+    queries = [Path(each) for each in query]
+    if many and (model is None or page):
+        raise PolyshotError(
+            "A folder of labels is made by a classifier that is kept, without --page: "
+            "'polyshot fit' writes one, --model names it. Or write a table, --out labels.csv."
+        )
     if model is not None:
         given = {
             "--support": support is not None,
@@ -142,10 +188,17 @@ def classify(
             raise PolyshotError(
                 f"A classifier knows {', '.join(told)} already: leave that out, or fit another one."
             )
-        read_queries(query)
+        if many:
+            typer.echo(
+                _label_many(
+                    model, query, out, shard, strict, device, engine, address, threads, gpus
+                )
+            )
+            return
+        check_queries(queries, strict)
         loaded = FewShotClassifier.load(model, where)
         with progress("images") as report:
-            answer = label_by(loaded, query, report)
+            answer = label_by(loaded, queries, report, strict)
     elif support is None:
         raise PolyshotError(
             "Name your examples (--support photos/), or a classifier that 'polyshot fit' wrote "
@@ -154,8 +207,13 @@ def classify(
     else:
         pools, form = load_pools(pool, where, views)
         with progress("images") as report:
-            answer = label_files(pools, support, query, rule, adaptation, report, none_rate)
-    _show(answer, out)
+            answer = label_files(
+                pools, support, queries, rule, adaptation, report, none_rate, strict
+            )
+    warn_left_out(answer.left_out)
+    if answer.unread:
+        warn(answer.unread_summary)
+    _show(answer, Path(out) if out else None)
     if page:
         write_labels_page(page, answer)
         typer.echo(f"wrote {page}")
@@ -164,6 +222,37 @@ def classify(
     typer.echo(f"Learned on the examples: {answer.adaptation}")
     members = ", ".join(f"{name} {weight:.2f}" for name, weight in answer.members)
     typer.echo(f"Members used: {members}")
+
+
+def _is_folder(out: str) -> bool:
+    """Tell whether labels go into a folder: what has no suffix, and is no file, is one."""
+    path = Path(out)
+    return "://" in out or out.endswith("/") or path.is_dir() or not (path.suffix or path.exists())
+
+
+def _label_many(
+    model: Path,
+    query: list[str],
+    out: str,
+    shard: int,
+    strict: bool,
+    device: str | None,
+    engine: str,
+    address: str,
+    threads: int,
+    gpus: float | None,
+) -> str:
+    """Label any number of images into a folder; returns what was done."""
+    from polyshot.classifier.many import label_many
+    from polyshot.cli.display import progress
+    from polyshot.engines.choice import chosen_engine
+
+    with (
+        progress("images") as report,
+        chosen_engine(engine, device, address, threads, gpus) as (runs, each),
+    ):
+        done = label_many(runs, each, model, query, out, shard, strict, report)
+    return f"{done}\nwrote {out}"
 
 
 def _show(answer: "LabelledFiles", out: Path | None) -> None:
@@ -178,9 +267,10 @@ def _show(answer: "LabelledFiles", out: Path | None) -> None:
         columns = ("image", "label", "probability", "runner-up", "its probability")
         lines = []
         for row in answer.rows:
-            chance = "" if row.probability is None else f"{row.probability:.2f}"
-            other = f"{row.runner_up_probability:.2f}"
-            lines.append((row.path, row.label, chance, row.runner_up, other))
+            chances = [row.probability, row.runner_up_probability]
+            first, second = ("" if chance is None else f"{chance:.2f}" for chance in chances)
+            label = f"({row.reason})" if row.reason else row.label
+            lines.append((row.path, label, first, row.runner_up, second))
         show_table(columns, lines)
     if answer.none_summary:
         typer.echo(answer.none_summary)

@@ -10,7 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from polyshot.errors import join_names, one_line, printable
+
 if TYPE_CHECKING:
+    from polyshot.data.images import BadImage
     from polyshot.evaluation.results import Result
 
 out = Console()
@@ -41,7 +44,7 @@ def progress(unit: str, whole: str = "") -> Iterator[Callable[[str, int, int], N
     """
     bars: dict[str, rich.TaskID] = {}
     columns = (
-        rich.TextColumn("{task.description}"),
+        rich.TextColumn("{task.description}", markup=False),  # names are no markup
         rich.BarColumn(),
         rich.MofNCompleteColumn(),
         RateColumn(),
@@ -68,22 +71,39 @@ def progress(unit: str, whole: str = "") -> Iterator[Callable[[str, int, int], N
         yield report
 
 
+def warn(remark: str) -> None:
+    """Say on stderr what a user should know, and go on."""
+    typer.secho("note: ", fg="yellow", bold=True, nl=False, err=True)
+    typer.echo(one_line(remark), err=True)
+
+
+def warn_left_out(examples: "Sequence[BadImage]") -> None:
+    """Name examples that cannot be read."""
+    if examples:
+        named = join_names(map(str, examples))
+        warn(f"{len(examples)} examples cannot be read and are left out: {named}.")
+
+
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table whose numeric columns are aligned right; cells are plain text or ``Text``."""
     made = Table()
     for i, name in enumerate(columns):
         numeric = all(isinstance(row[i], int | float) for row in rows)
-        made.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        made.add_column(_cell(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         made.add_row(*(_cell(value) for value in row))
     out.print(made)
 
 
 def _cell(value: object) -> Text:
-    """Wrap a value, so that a class named ``[red]`` is shown and not taken for markup."""
+    """Wrap a value, so that a class named ``[red]`` is shown and not taken for markup.
+
+    Nor are what terminals take for commands: a name may hold anything.
+    """
     if isinstance(value, Text):
         return value
-    return Text(f"{value:,}" if isinstance(value, int) else str(value))
+    text = f"{value:,}" if isinstance(value, int) else str(value)
+    return Text("\n".join(map(printable, text.split("\n"))))
 
 
 WIDEST = 4

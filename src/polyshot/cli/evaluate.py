@@ -51,7 +51,12 @@ def evaluate(
     seed: options.EpisodeSeed = 0,
     share_groups: options.ShareGroups = False,
     drop_small: options.DropSmall = False,
-    out: Annotated[Path | None, Option(help="Append results, one JSON line each.")] = None,
+    out: Annotated[
+        Path | None,
+        Option(
+            help="Append results, one JSON line each; those that are there are not measured again."
+        ),
+    ] = None,
     page: Annotated[
         Path | None, Option(help="Write a page to look at; of images polyshot-<name>.html.")
     ] = None,
@@ -74,13 +79,14 @@ def evaluate(
     """
     from polyshot.cli.display import progress, show_accuracies
     from polyshot.evaluation import evaluate as evaluation
-    from polyshot.evaluation.results import Result, append_results
+    from polyshot.evaluation.results import Result, ResultsFile
     from polyshot.experiments import own_data
     from polyshot.experiments.report.figures import confusion_picture
     from polyshot.experiments.sheet import save_picture
     from polyshot.pool.forms import load_pools
     from polyshot.tasks import EmbeddingCache
     from polyshot.util.device import best_device
+    from polyshot.util.files import check_writable
 
     request = own_data.ShapeRequest.of(shape, way, shot, queries)
     pools, form = load_pools(pool, best_device(device), views)
@@ -89,6 +95,8 @@ def evaluate(
     usual = ["auto", "select", "average"] if packed else own_data.rules_of(loaded)
     rules = list(dict.fromkeys(["base", *(names_in(methods) or usual)]))
     adaptations = names_in(("none" if packed else "ridge") if adapt is None else adapt)
+    check_writable(page)
+    file = ResultsFile(out)
     kept = EmbeddingCache(cache) if cache else None
     sources = {pack for each in pools for pack in each.about.get("packs", {}).values()}
     results: list[Result] = []
@@ -99,8 +107,6 @@ def evaluate(
             images, loaded.size, request, names, part, drop_small, apart, report
         ) as chosen,
     ):
-        if out:
-            append_results(out, [])  # a file that cannot be written shows before any work
         for target in chosen:
             pack, name = target.pack, target.pack.domain.name
             drawn = (target.shape, episodes, seed, target.part)
@@ -108,10 +114,9 @@ def evaluate(
                 group_disjoint=apart, drop_small=target.drop_small, cache=kept, report=report
             )
             seen = pack.hash in sources
-            found = evaluation.evaluate(pools, pack, rules, *drawn, adaptations, seen, **how)
-            results += found
-            if out:
-                append_results(out, found)  # what comes after may be interrupted
+            options = (rules, *drawn, adaptations, seen, file.known)
+            # Written at once: what comes after may be interrupted.
+            results += file.add(evaluation.evaluate(pools, pack, *options, **how))
             if confusion:
                 how["report"] = None  # once is enough
                 counts = evaluation.confusion(pools, pack, rules[-1], *drawn, **how)
@@ -128,6 +133,6 @@ def evaluate(
     if form:
         typer.echo(f"Form: {form}")
     if out:
-        typer.echo(f"wrote {len(results)} results to {out}")
+        typer.echo(file)
     if page:
         typer.echo(f"Look at {page}")

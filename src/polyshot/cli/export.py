@@ -23,7 +23,9 @@ def export(
     Example: polyshot export birds.polyshot birds.onnx
     """
     from polyshot.classifier.classifier import FewShotClassifier
+    from polyshot.util.files import check_writable
 
+    check_writable(out)
     loaded = FewShotClassifier.load(model)
     made = loaded.export(out, half)
     inputs = ", ".join(f"{name} uint8 [n, {side}, {side}, 3]" for name, side in made.inputs.items())

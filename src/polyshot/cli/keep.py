@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from polyshot.cli.options import Device
+from polyshot.cli.options import Device, Strict
 
 Model = Annotated[Path, Argument(help="A classifier that 'polyshot fit' wrote: birds.polyshot.")]
 
@@ -60,6 +60,7 @@ def suggest(
         list[Path], Option(help="Unlabelled images: files or folders; may be repeated.")
     ],
     count: Annotated[int, Option(min=1, help="How many to suggest.")] = 10,
+    strict: Strict = False,
     device: Device = None,
 ) -> None:
     """Suggest which images to label next: those whose labels would help most come first.
@@ -67,14 +68,19 @@ def suggest(
     Example: polyshot suggest birds.polyshot --query new/
     """
     from polyshot.classifier.classifier import FewShotClassifier
-    from polyshot.cli.display import progress, show_table
-    from polyshot.data.readers.examples import read_queries
+    from polyshot.classifier.label import check_queries
+    from polyshot.cli.display import progress, show_table, warn
+    from polyshot.data.images import cannot_read
     from polyshot.util.device import best_device
 
-    paths = read_queries(query)
+    paths = check_queries(query, strict)
     loaded = FewShotClassifier.load(model, best_device(device))
     with progress("images") as report:
-        order = loaded.next_to_label(paths, count, report)
+        images = loaded.read(paths, report)
+    if images.bad:
+        warn(str(cannot_read(images)))
+    order = loaded.next_to_label(images, count)
+    paths = [paths[i] for i in images.places]
     lines = []
     for each in order:
         other = (each.runner_up, f"{each.runner_up_probability:.2f}")
@@ -97,6 +103,7 @@ def correct(
     ] = None,
     forget: Annotated[list[str] | None, Option(help="A class to leave out.")] = None,
     out: Annotated[Path | None, Option(help="Write it there, not in the place of MODEL.")] = None,
+    strict: Strict = False,
     device: Device = None,
 ) -> None:
     """Correct a classifier: relabel or drop examples, forget classes, add examples, in this order.
@@ -105,12 +112,16 @@ def correct(
     """
     from polyshot.classifier.classifier import FewShotClassifier
     from polyshot.classifier.label import correct_by_files
-    from polyshot.cli.display import progress
+    from polyshot.cli.display import progress, warn_left_out
     from polyshot.util.device import best_device
+    from polyshot.util.files import check_writable
 
+    check_writable(out)
     loaded = FewShotClassifier.load(model, best_device(device))
     with progress("images") as report:
-        correct_by_files(loaded, relabel or (), drop or (), forget or (), add, report)
+        changes = (relabel or (), drop or (), forget or (), add)
+        left_out = correct_by_files(loaded, *changes, report, strict)
+    warn_left_out(left_out)
     place = out or model
     loaded.save(place)
     if loaded.can_estimate:

@@ -16,8 +16,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from polyshot.data.heif import NO_HEIF, can_read_heif, is_heif
 from polyshot.data.rgb import to_rgb
-from polyshot.errors import PolyshotError, join_names
+from polyshot.errors import PolyshotError, join_names, one_line
 from polyshot.util.device import cores
 from polyshot.util.progress import Progress
 
@@ -30,9 +31,6 @@ CHANNELS = (1, 3, 4)
 ROUNDING = 1e-3
 """How far beyond 0 and 1 a float may lie: less than half of one of 255 steps."""
 
-ImageLike = str | Path | bytes | Image.Image | NDArray[Any] | torch.Tensor
-Images = ImageLike | Sequence[ImageLike]
-
 
 @dataclass(frozen=True)
 class BadImage:
@@ -42,6 +40,36 @@ class BadImage:
     """One of a few words that messages count by: empty, not an image, truncated, ..."""
     where: str = ""
     """The path a user knows it by."""
+
+    def __str__(self) -> str:
+        return f"{self.where} ({self.kind})"
+
+
+@dataclass(frozen=True, eq=False)
+class ReadImages:
+    """Images that were read, and those of the same list that could not be; n could."""
+
+    pixels: dict[int, NDArray[np.uint8]]
+    """By side length, ``[n, 3, size, size]``."""
+    names: list[str]
+    """Of files, ``n``; empty where an image came from elsewhere."""
+    places: list[int]
+    """Where each stood in the list."""
+    bad: dict[int, BadImage]
+    """The others, by where they stood."""
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def of_sizes(self, sizes: Sequence[int]) -> dict[int, NDArray[np.uint8]]:
+        """Return the pixels in these sizes, which must be those that were read."""
+        if missing := set(sizes) - set(self.pixels):
+            raise PolyshotError(f"These images were not read in {min(missing)} x {min(missing)}.")
+        return self.pixels
+
+
+ImageLike = str | Path | bytes | Image.Image | NDArray[Any] | torch.Tensor | BadImage
+Images = ImageLike | Sequence[ImageLike] | ReadImages
 
 
 def load_images(images: Images, size: int, report: Progress | None = None) -> NDArray[np.uint8]:
@@ -60,11 +88,29 @@ def load_sizes(
     ``[h, w, c]`` or ``[c, h, w]``, or a tensor; c is 1, 3 or 4. Where both orders are possible, an
     array is ``[h, w, c]`` and a tensor ``[c, h, w]``. Floats lie between 0 and 1.
     """
+    read = read_images(images, sizes, report)
+    if read.bad:
+        raise cannot_read(read)
+    return read.pixels
+
+
+def cannot_read(read: ReadImages) -> PolyshotError:
+    """Say in one line which images cannot be read, and why."""
+    count = len(read) + len(read.bad)
+    which = "The image" if count == 1 else f"{len(read.bad)} of {count} images"
+    return PolyshotError(f"{which} cannot be read: {join_names(map(str, read.bad.values()))}.")
+
+
+def read_images(images: Images, sizes: Sequence[int], report: Progress | None = None) -> ReadImages:
+    """Read what can be read of images that `load_sizes` takes; the others come with a reason."""
+    if isinstance(images, ReadImages):
+        return images
     items = as_list(images)
     if not items:
         raise PolyshotError("There are no images: give at least one.")
     made: list[list[NDArray[np.uint8]]] = []
-    bad: list[BadImage] = []
+    places: list[int] = []
+    bad: dict[int, BadImage] = {}
     sizes = list(dict.fromkeys(sizes))
     # Threads, since Pillow decodes outside of the interpreter's lock.
     with _no_warnings(), ThreadPoolExecutor(min(cores(), 16)) as threads:
@@ -73,20 +119,33 @@ def load_sizes(
         for i, result in enumerate(run(lambda item: _load(item, sizes), items)):
             if isinstance(result, BadImage):
                 name = str(items[i]) if isinstance(items[i], str | Path) else f"images[{i}]"
-                bad.append(BadImage(result.kind, name))
+                bad[i] = BadImage(result.kind, name)
             else:
                 made.append(result)
+                places.append(i)
             if report:
                 report("images", i + 1, len(items))
-    if bad:
-        which = "The image" if len(items) == 1 else f"{len(bad)} of {len(items)} images"
-        reasons = join_names(f"{one.where} ({one.kind})" for one in bad)
-        raise PolyshotError(f"{which} cannot be read: {reasons}.")
-    return {size: np.stack(each) for size, each in zip(sizes, zip(*made, strict=True), strict=True)}
+    pixels = {
+        size: np.array([each[i] for each in made], np.uint8).reshape(-1, 3, size, size)
+        for i, size in enumerate(sizes)
+    }
+    return ReadImages(pixels, names_of(items[i] for i in places), places, bad)
+
+
+def names_of(items: Iterable[Any]) -> list[str]:
+    """Name images that are files; the others have no name."""
+    return [one_line(str(item)) if isinstance(item, str | Path) else "" for item in items]
+
+
+def first_readable(paths: Sequence[Path]) -> int | None:
+    """Return the place of the first file that is an image, or None."""
+    tried = (isinstance(_load(path, [8]), BadImage) for path in paths)
+    return next((i for i, bad in enumerate(tried) if not bad), None)
 
 
 def as_list(images: Images) -> list[ImageLike]:
     """List single images: one image is a list of one, a batch is taken apart."""
+    assert not isinstance(images, ReadImages)
     if isinstance(images, str | Path | bytes | Image.Image):
         return [images]
     if isinstance(images, np.ndarray | torch.Tensor):
@@ -110,8 +169,10 @@ def _decode(data: bytes, sizes: Sequence[int]) -> list[NDArray[np.uint8]] | BadI
     """Decode a file once, and make it square in several sizes."""
     if not data:
         return BadImage("empty file")
+    if is_heif(data) and not can_read_heif():
+        return BadImage(NO_HEIF)
     try:
-        with _no_warnings(), Image.open(io.BytesIO(data)) as image:
+        with _no_warnings(), Image.open(io.BytesIO(data), formats=_formats()) as image:
             full, size = image.size, max(sizes)
             image.draft("RGB", (size, size))  # JPEG only: decodes at 1/2, 1/4 or 1/8
             if image.width * image.height > MAX_PIXELS:
@@ -125,6 +186,12 @@ def _decode(data: bytes, sizes: Sequence[int]) -> list[NDArray[np.uint8]] | BadI
         return BadImage("too large for the memory")
     except Exception as error:  # Pillow's plugins raise a dozen types on damaged files
         return _damaged(error)
+
+
+def _formats() -> list[str]:
+    """List what Pillow reads without other programs: it would run EPS, which is a program."""
+    Image.init()
+    return [kind for kind in Image.ID if kind != "EPS"]
 
 
 class _Quiet:
@@ -183,6 +250,8 @@ def read_file(path: Path, offset: int = 0, length: int | None = None) -> bytes |
 
 def _load(item: ImageLike, sizes: Sequence[int]) -> list[NDArray[np.uint8]] | BadImage:
     """Load one image as uint8 ``[3, size, size]``, for each size."""
+    if isinstance(item, BadImage):  # who fetched it knows why
+        return item
     if isinstance(item, str | Path):
         data = read_file(Path(item))
         return data if isinstance(data, BadImage) else _decode(data, sizes)

@@ -84,7 +84,7 @@ def read_split_file(path: Path, class_names: Sequence[str]) -> ClassSplit:
         given = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise PolyshotError(f"There is no split file {path}.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PolyshotError(f"{origin} cannot be read as JSON: {error}.") from None
     if not isinstance(given, Mapping) or not set(given) <= set(PARTS):
         raise PolyshotError(f'{origin} must be an object with the keys "train", "val" and "test".')

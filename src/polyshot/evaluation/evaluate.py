@@ -5,6 +5,7 @@ a pool, for rivals and for episodes of any shape.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypedDict, Unpack
 
@@ -128,11 +129,33 @@ def describe(
     seen: bool | None,
 ) -> Result:
     """Make the result of a method from its answers on a target's first episodes."""
-    sampler, accuracies = target.sampler(shape), measured.accuracies[row].tolist()
-    fixed = shape if isinstance(shape, EpisodeShape) else None
+    accuracies = measured.accuracies[row].tolist()
     mean, half_width = interval(accuracies)
     diverged = int(measured.diverged[row].sum())
     note = f"adaptation diverged on {diverged} of {len(accuracies)} tasks; these have none"
+    return replace(
+        _unmeasured(target, shape, len(accuracies), method, adaptation, pool_hash, seen),
+        fingerprint=target.fingerprint(shape, len(accuracies)),
+        mean=mean,
+        half_width=half_width,
+        per_episode=[round(value, 4) for value in accuracies],
+        calibration_error=measured.calibration_error(row),
+        note=note if diverged else "",
+    )
+
+
+def _unmeasured(
+    target: Target,
+    shape: Shape,
+    episodes: int,
+    method: str,
+    adaptation: str,
+    pool_hash: str,
+    seen: bool | None,
+) -> Result:
+    """Say what a result is of, before it is measured."""
+    sampler = target.sampler(shape)
+    fixed = shape if isinstance(shape, EpisodeShape) else None
     return Result(
         method=method,
         target=sampler.domain.name,
@@ -143,19 +166,17 @@ def describe(
         part=sampler.part,
         adaptation=adaptation,
         seed=sampler.seed,
-        episodes=len(accuracies),
+        episodes=episodes,
         group_disjoint=sampler.group_disjoint,
-        fingerprint=target.fingerprint(shape, len(accuracies)),
-        mean=mean,
-        half_width=half_width,
-        per_episode=[round(value, 4) for value in accuracies],
+        fingerprint="",
+        mean=0.0,
+        half_width=0.0,
+        per_episode=[],
         pool=pool_hash,
         pack=target.pack.hash,
         version=__version__,
         draw=str(sampler.key),
         shape="" if fixed else META_DATASET,
-        calibration_error=measured.calibration_error(row),
-        note=note if diverged else "",
     )
 
 
@@ -196,6 +217,7 @@ def evaluate(
     part: str = "test",
     adapt: bool | Sequence[str] = False,
     seen: bool | None = None,
+    known: Sequence[Result] = (),
     **how: Unpack[Drawing],
 ) -> list[Result]:
     """Measure methods on the first episodes of a target.
@@ -212,6 +234,7 @@ def evaluate(
         adapt: also with these adaptations (``head``, ``ridge``, ``pa``, ``tsa``, or ``auto``, as a
             classifier chooses); True is a learned head.
         seen: whether the target was a source; only written down.
+        known: results of before: what is among them is not measured again.
         **how: `group_disjoint`, `drop_small`, `cache` and `report`, see `Drawing`.
 
     Returns:
@@ -232,13 +255,16 @@ def evaluate(
     target = _target(pools[0], pack, shape, episodes, seed, part, **how)
     hashes = [each.hash for each in pools]
     results, pool_hash = [], hashes[0] if len(hashes) == 1 else digest(*hashes)
+    before = {result.key: result for result in known}
     for adaptation in dict.fromkeys(["none", *wanted]):
-        predict = partial(predict_ensemble, pools, rules=methods, adaptation=adaptation)
-        measured = measure(predict, target.groups(shape), pools[0].config.dim, adaptation)
-        results += [
-            describe(target, shape, measured, i, name, adaptation, pool_hash, seen)
-            for i, name in enumerate(methods)
-        ]
+        about = (adaptation, pool_hash, seen)
+        keys = {name: _unmeasured(target, shape, episodes, name, *about).key for name in methods}
+        if missing := [name for name in methods if keys[name] not in before]:
+            predict = partial(predict_ensemble, pools, rules=missing, adaptation=adaptation)
+            measured = measure(predict, target.groups(shape), pools[0].config.dim, adaptation)
+            made = [describe(target, shape, measured, i, n, *about) for i, n in enumerate(missing)]
+            before |= {result.key: result for result in made}
+        results += [before[keys[name]] for name in methods]
     return results
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from polyshot.errors import PolyshotError
-from polyshot.util.files import append_text, new_file
+from polyshot.util.files import append_text, check_writable, new_file, write_bytes
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,16 @@ class Result:
     run: str = ""
     """Where it was measured: a key of `runs.json` beside the tables; none while a grid runs."""
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What was measured, and on what: results with the same one are the same measurement."""
+        return (
+            *(self.method, self.adaptation, self.pool, repr(sorted(self.settings.items()))),
+            *(self.target, self.pack, self.part, self.draw, self.group_disjoint, self.seed),
+            *(self.shape, self.way, self.shot, self.queries, self.episodes),
+            *(self.protocol, self.preset, tuple(self.sources), self.added, self.train_seed),
+        )
+
     def to_json(self) -> str:
         """Write the result as one line."""
         return json.dumps(asdict(self), ensure_ascii=False, allow_nan=False)
@@ -115,6 +125,50 @@ STEPS = 10_000
 def append_results(path: Path, results: Sequence[Result]) -> None:
     """Append results to a file of JSON lines, in one write."""
     append_text(path, "".join(f"{result.to_json()}\n" for result in results))
+
+
+class ResultsFile:
+    """A file of lines that results are appended to; with no path they are only handed on."""
+
+    def __init__(self, path: Path | None):
+        self.path, self.known = path, _to_go_on_from(path) if path else []
+        """What it had before: that need not be measured again."""
+        self._there = {result.key for result in self.known}
+        self.added = self.before = 0
+
+    def add(self, results: Sequence[Result]) -> Sequence[Result]:
+        """Append those that it does not have; returns all."""
+        new = [result for result in results if result.key not in self._there]
+        if self.path:
+            append_results(self.path, new)
+        self.added, self.before = self.added + len(new), self.before + len(results) - len(new)
+        return results
+
+    def __str__(self) -> str:
+        before = f"; {self.before} were there already" if self.before else ""
+        return f"wrote {self.added} results to {self.path}{before}"
+
+
+def _to_go_on_from(path: Path) -> list[Result]:
+    """Read the results that a file has already, to append what is missing.
+
+    A last line that a killed process left half written is taken away; a file of something else is
+    refused.
+    """
+    if path.suffix == ".parquet" or path.is_dir():
+        raise PolyshotError(f"{path} cannot be written: results are appended to a file of lines.")
+    if not path.is_file():
+        check_writable(path)
+        return []
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PolyshotError(f"{path} cannot be read: {error.strerror}.") from None
+    whole = data[: data.rfind(b"\n") + 1]
+    found = read_results(path) if whole == data else _from_text(path, whole)
+    if whole != data:
+        write_bytes(path, whole)
+    return found
 
 
 def read_results(path: Path) -> list[Result]:
@@ -155,7 +209,7 @@ def read_runs(path: Path) -> dict[str, Run]:
         return {name: Run(**about) for name, about in json.loads(path.read_text("utf-8")).items()}
     except OSError as error:
         raise PolyshotError(f"{path} cannot be read: {error.strerror}.") from None
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise PolyshotError(f"{path} is damaged: {error}.") from None
 
 
@@ -173,14 +227,19 @@ def _files(folder: Path) -> Iterable[Path]:
 
 def _from_lines(path: Path) -> list[Result]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        return _from_text(path, path.read_bytes())
     except OSError as error:
         raise PolyshotError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def _from_text(path: Path, text: bytes) -> list[Result]:
     results = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.split(b"\n"), 1):
+        if not line.strip():
+            continue
         try:
             results.append(Result(**json.loads(line)))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise PolyshotError(f"{path}, line {number}, is no result: {error}.") from None
     return results
 
@@ -195,7 +254,7 @@ def _from_parquet(path: Path) -> list[Result]:
         columns["per_episode"] = [(own / STEPS).tolist() for own in counts]
         rows = zip(*columns.values(), strict=True)
         return [Result(**dict(zip(columns, row, strict=True))) for row in rows]
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise PolyshotError(f"{path} is no table of results: {error}.") from None
 
 

@@ -5,11 +5,11 @@ The card says what a pool was made of, how well it does, where it fails, how to 
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from polyshot.config import from_dict, on_backbone, preset, to_dict
+from polyshot.config import Config, from_dict, on_backbone, preset, to_dict
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.compare import accuracy, group, label
@@ -55,6 +55,7 @@ def card(pool: Pool, results: Sequence[Result] = (), packs: Sequence[Pack] = ())
         kinds=kinds,
         research={name: _research_data()[name] for name in kinds.get("research", ())},
         views=VIEWS,
+        recipe=to_dict(from_dict(pool.about["config"])),
         remake=_remake(pool),
         **_accuracies(pool, results),
     )
@@ -69,10 +70,10 @@ def card_of(folder: Path, results: Sequence[Result] = (), packs: Sequence[Pack] 
 
 def _kind(pack: Pack | None) -> str:
     """Tell whether a pack was drawn by Polyshot, or made of one of the known files."""
-    if pack is not None and pack.source["reader"] == "toy":
+    if pack is not None and pack.source.get("reader") == "toy":
         return "drawn"
     name = "" if pack is None else pack.domain.name
-    known = pack is not None and pack.source["origin"] == f"{name}.parquet"
+    known = pack is not None and pack.source.get("origin") == f"{name}.parquet"
     return "research" if known and name in _research_data() else "others"
 
 
@@ -87,8 +88,8 @@ def _accuracies(pool: Pool, results: Sequence[Result]) -> dict[str, Any]:
     found = group(ordered, lambda r: (r.part, r.way, r.shot, bool(r.seen)))
     blocks = [(*shape, seen) for shape in shapes for seen in (True, False)]
     pool_hash = pool.hash  # of all weights: not once for each result
-    config = pool.about["config"]
-    trained = (config["preset"], config["seed"], list(pool.about["packs"]))
+    config = from_dict(pool.about["config"])
+    trained = (config.preset, config.seed, list(pool.about["packs"]))
     own = [
         r for r in ordered if r.pool == pool_hash or (r.preset, r.train_seed, r.sources) == trained
     ]
@@ -131,20 +132,20 @@ def _estimate(results: Sequence[Result]) -> Estimate:
 
 
 def _remake(pool: Pool) -> str:
-    plain, sources = pool.about["config"], ",".join(pool.about["packs"])
-    words = ["polyshot", "train", "PACKS", "--sources", sources, "--preset", plain["preset"]]
-    words += ["--seed", str(plain["seed"]), "--out", "run"]
-    for option in _changed(plain):
+    config, sources = from_dict(pool.about["config"]), ",".join(pool.about["packs"])
+    words = ["polyshot", "train", "PACKS", "--sources", sources, "--preset", config.preset]
+    words += ["--seed", str(config.seed), "--out", "run"]
+    for option in _changed(config):
         words += ["--set", option]
-    views = "" if plain.get("views", "one") == pool.views else f" --views {pool.views}"
+    views = "" if config.views == pool.views else f" --views {pool.views}"
     return f"{shlex.join(words)}\npython tools/ship_pool.py run/pool SHIPPED{views}"
 
 
-def _changed(plain: Mapping[str, Any]) -> list[str]:
+def _changed(config: Config) -> list[str]:
     """List what differs from the preset, as options of `train`."""
     # What a backbone brings along need not be said.
-    usual = to_dict(on_backbone(preset(plain["preset"]), plain.get("backbone", OURS)))
-    usual |= {"seed": plain["seed"], "backbone": OURS}
+    usual = to_dict(on_backbone(preset(config.preset), config.backbone))
+    usual |= {"seed": config.seed, "backbone": OURS}
 
     def walk(value: Any, other: Any, path: str) -> list[str]:
         if isinstance(value, dict):
@@ -152,7 +153,7 @@ def _changed(plain: Mapping[str, Any]) -> list[str]:
         shown = value if isinstance(value, str) else json.dumps(value)
         return [] if value == other else [f"{path[:-1]}={shown}"]
 
-    return walk(to_dict(from_dict(plain)), usual, "")
+    return walk(to_dict(config), usual, "")
 
 
 # --- sizes

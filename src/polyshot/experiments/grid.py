@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from polyshot.errors import PolyshotError, unknown
 from polyshot.evaluation.results import Result, read_results
 from polyshot.experiments.protocols import ADDED
+from polyshot.util.checks import unsealed
 
 Read = TypeVar("Read")
 RESULTS = (".jsonl", ".parquet")
@@ -215,8 +216,8 @@ def _each(folder: Path, pattern: str, read: Callable[[Any], Read]) -> dict[Path,
     found = {}
     for path in sorted(folder.glob(pattern)):
         try:
-            found[path] = read(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            found[path] = read(unsealed(json.loads(path.read_text(encoding="utf-8"))))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
             raise PolyshotError(
                 f"{path} is damaged ({what}): delete it and run 'polyshot reproduce' again."

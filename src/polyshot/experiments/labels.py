@@ -34,17 +34,15 @@ class Thumbnail:
     @property
     def sure(self) -> float:
         """How certain the answer is: how far it lies above the next."""
-        if self.row.probability is None:
-            return 1 - self.row.runner_up_probability
-        return self.row.probability - self.row.runner_up_probability
+        chance, other = self.row.probability, self.row.runner_up_probability or 0.0
+        return 1 - other if chance is None else chance - other
 
 
 def write_labels_page(path: Path, answer: LabelledFiles) -> None:
     """Write the page; what classifies sees the same square of each image."""
-    shown = [
-        Thumbnail(row, source)
-        for row, source in zip(answer.rows, _pictures([r.path for r in answer.rows]), strict=True)
-    ]
+    rows = [row for row in answer.rows if not row.reason]
+    pictures = _pictures([Path(row.path) for row in rows])
+    shown = [Thumbnail(row, source) for row, source in zip(rows, pictures, strict=True)]
     shown.sort(key=lambda one: one.sure)
     labels = sorted({one.row.label for one in shown}, key=lambda label: (label == NONE, label))
     groups = {label: [one for one in shown if one.row.label == label] for label in labels}
@@ -60,6 +58,7 @@ def write_labels_page(path: Path, answer: LabelledFiles) -> None:
         none_summary=answer.none_summary,
         first=shown[:FIRST] if len(shown) > FIRST and len(groups) > 1 else [],
         groups=groups,
+        unread=answer.unread,
         side=SIDE,
     )
     write_file(path, page)

@@ -4,7 +4,6 @@ Of one's own images all classes are new to the pool, and the tasks are as large 
 came out is shown on a page.
 """
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from polyshot.experiments.sheet import contact_sheet
 from polyshot.pool.pool import Pool
 from polyshot.predict.rules import RULES, rule
 from polyshot.util.progress import Progress
+from polyshot.util.scratch import scratch_folder
 
 ADAPTATIONS = {
     "+ head": "a linear head learned on the support set",
@@ -125,8 +125,8 @@ def open_targets(
         yield [Target(pack, shape, part or "test", drop_small) for pack in packs]
         return
     options = ImportOptions(size=size, skip_bad=True, only=tuple(only))
-    with tempfile.TemporaryDirectory(prefix="polyshot-") as folder:
-        imported = import_source(path, Path(folder), options, progress=progress)
+    with scratch_folder() as folder:
+        imported = import_source(path, folder, options, progress=progress)
         yield [_own(one, request, group_disjoint) for one in imported]
 
 

@@ -176,6 +176,11 @@ class Walk:
             two = two.clone()
             version = two._version
             expected = self.network(two.clone())
+            if not bool(expected.isfinite().all()):
+                raise PolyshotError(
+                    "The network makes no finite numbers of images: its weights are damaged or "
+                    "far too large. Take another pool."
+                )
             noting = Noting(first)
             self._run(noting, two)
             if first and noting.reached is None:

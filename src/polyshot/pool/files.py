@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 from urllib.parse import quote
@@ -177,6 +177,38 @@ class Description:
             )
         if len(set(self.domains)) != len(self.domains):
             raise PolyshotError("domains names one twice")
+        check_history(self.about)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a step tells of itself, as far as it is read again."""
+
+    strength: Annotated[float, Range(-100, 100)] | None = None
+    validation: Annotated[float, Range(-0.001, 1.001)] | None = None
+    gain: Annotated[float, Range(-1.001, 1.001)] | None = None
+    labels: tuple[float, ...] | None = None
+
+
+HISTORY: dict[str, Any] = {
+    "config": dict[str, Any],
+    "packs": dict[str, str],
+    "steps": dict[str, dict[str, Any]],
+    "added": dict[str, Any],
+    "edited": bool,
+}
+"""What a pool tells of its making, as far as it is read again."""
+
+
+def check_history(about: Mapping[str, Any]) -> None:
+    """Refuse what `HISTORY` and `Told` do not allow; the rest is left alone."""
+    for name, kind in HISTORY.items():
+        if name in about:
+            checks.build(kind, about[name], f"about.{name}")
+    told = {field.name for field in fields(Told)}
+    for step, found in about.get("steps", {}).items():
+        known = {name: value for name, value in found.items() if name in told}
+        checks.build(Told, known, f"about.steps.{step}")
 
 
 def read_pool(path: Path, network: Any = None, download: bool = False) -> dict[str, Any]:

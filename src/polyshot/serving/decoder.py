@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from polyshot.data.heif import NO_HEIF, can_read_heif, is_heif
 from polyshot.data.rgb import to_rgb
 
 SIDE = 512
@@ -24,12 +25,16 @@ LOSSLESS = 256
 """Side length up to which images are kept without loss."""
 READY = b"ready\n"
 """What it says first, so that its start does not count as time to decode."""
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "MPO", "PPM", "ICO", "AVIF", "JPEG2000")
+FORMATS = (
+    "PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "MPO", "PPM", "ICO", "AVIF", "JPEG2000", "HEIF",
+)  # fmt: skip
 """What is read. Others have plugins that run programs (EPS) or are no photographs."""
 
 
 def decode(data: bytes, pixels: int, keep: bool = True) -> tuple[dict[str, Any], list[bytes]]:
     """Decode a file: what is known of it, and the RGB; to keep it, its file and thumbnail, too."""
+    if is_heif(data) and not can_read_heif():
+        return {"status": 422, "reason": NO_HEIF}, []
     try:
         readable = [kind for kind in FORMATS if kind in Image.OPEN]  # of this build of Pillow
         with Image.open(io.BytesIO(data), formats=readable) as image:
@@ -85,6 +90,7 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")  # odd EXIF and palettes are harmless
     Image.MAX_IMAGE_PIXELS = None  # the limit is ours
     Image.init()  # plugins and libraries, before memory is limited
+    can_read_heif()
     _limit_memory(int(sys.argv[2]))
     sys.stdout.buffer.write(READY)
     sys.stdout.buffer.flush()

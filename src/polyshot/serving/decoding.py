@@ -81,7 +81,7 @@ class Decoder:
         options = [str(self.limits.pixels), str(self.limits.decode_bytes)]
         busy = RefusedError(503, "The machine is too busy to read images: ask again later.")
         try:
-            child = subprocess.Popen(
+            child = subprocess.Popen(  # noqa: S603 (a module of ours)
                 [sys.executable, "-m", "polyshot.serving.decoder", *options],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -1,8 +1,6 @@
 """The routes of what a user takes away: labels, the classifier's file, its ONNX."""
 
 import asyncio
-import tempfile
-from pathlib import Path
 from urllib.parse import quote
 
 from fastapi import APIRouter, Response
@@ -10,6 +8,7 @@ from fastapi import APIRouter, Response
 from polyshot.serving.limits import RefusedError
 from polyshot.serving.routes import PROBLEMS, ProjectId
 from polyshot.serving.service import Service
+from polyshot.util.scratch import scratch_folder
 
 
 def export_routes(service: Service) -> APIRouter:
@@ -37,8 +36,8 @@ def export_routes(service: Service) -> APIRouter:
         ending = what.rpartition(".")[2]
 
         def write() -> bytes:
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / what
+            with scratch_folder() as folder:
+                path = folder / what
                 if ending == "onnx":
                     classifier.export(path)
                 else:

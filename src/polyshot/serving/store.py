@@ -148,7 +148,7 @@ class Store:
         """List images in the order in which they came; all, the labelled ones, or the others."""
         which = {None: "", True: " AND i.class IS NOT NULL", False: " AND i.class IS NULL"}
         rows = self._rows(
-            "SELECT i.*, c.name AS label FROM images i LEFT JOIN classes c ON c.id = i.class"
+            "SELECT i.*, c.name AS label FROM images i LEFT JOIN classes c ON c.id = i.class"  # noqa: S608 (one of the three)
             f" WHERE i.project = ? AND i.id > ?{which[labelled]} ORDER BY i.id LIMIT ?",
             *(project, after, count),
         )

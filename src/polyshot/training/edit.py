@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from polyshot.config import for_hash, to_dict
@@ -32,6 +31,7 @@ from polyshot.training.step import Metrics, Record
 from polyshot.util.device import best_device
 from polyshot.util.files import digest, locked_if_free
 from polyshot.util.progress import Progress
+from polyshot.util.scratch import scratch_folder
 
 
 def grow(
@@ -122,8 +122,8 @@ def merge(one: Pool, other: Pool, selector: bool = True, report: Progress | None
         for i, (name, modulator) in enumerate(other.modulators.items())
         if name not in one.modulators
     }
-    with TemporaryDirectory(prefix="polyshot-") as folder:
-        record = Record(Path(folder) / "selector.pt", Metrics(None), report)
+    with scratch_folder() as folder:
+        record = Record(folder / "selector.pt", Metrics(None), report)
         return extended(
             one,
             fresh,

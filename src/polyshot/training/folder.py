@@ -6,6 +6,7 @@ A new one is described, an old one must have the same config and packs.
 import json
 import platform
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from polyshot.training.base import named_base
 from polyshot.training.modulators import read_modulator
 from polyshot.training.validation import source_sampler
 from polyshot.util import __version__
+from polyshot.util.checks import BadValueError, build
 from polyshot.util.device import AnyModule, on_device
 from polyshot.util.files import digest, file_digest, read_json, read_weights, write_json
 
@@ -93,8 +95,28 @@ def _check_config(out: Path, config: Config) -> None:
         )
 
 
+@dataclass(frozen=True)
+class _Source:
+    name: str
+    hash: str
+    split: str
+
+
+@dataclass(frozen=True)
+class _Data:
+    """What a run is started with, as `environment.json` holds it."""
+
+    packs: tuple[_Source, ...]
+    start: str | None
+
+
 def _check_data(out: Path, data: dict[str, Any]) -> None:
-    before = read_json(out / "environment.json")
+    file = out / "environment.json"
+    plain = {name: value for name, value in read_json(file).items() if name in data}
+    try:
+        before = asdict(build(_Data, plain))
+    except BadValueError as error:
+        raise PolyshotError(f"{file} is damaged ({error}): start a new run.") from None
     old, new = ({pack["name"]: pack for pack in about["packs"]} for about in (before, data))
     found = [f"{name} is new" for name in new if name not in old]
     found += [f"{name} is missing" for name in old if name not in new]

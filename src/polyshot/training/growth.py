@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -32,6 +31,7 @@ from polyshot.training.step import Metrics, Record
 from polyshot.training.validation import selector_tasks, validation_tasks
 from polyshot.util.device import on_device
 from polyshot.util.progress import Progress
+from polyshot.util.scratch import scratch_folder
 
 LONGER = 3.75
 """A new domain's modulator is trained this much longer than one of a domain that the base knows,
@@ -59,7 +59,7 @@ def add_domain(
     check_addition(pool, pack, config, selector)
     name, device = pack.domain.name, pool.device
     with ExitStack() as stack:
-        work = work or Path(stack.enter_context(TemporaryDirectory(prefix="polyshot-")))
+        work = work or stack.enter_context(scratch_folder())
         metrics = stack.enter_context(closing(Metrics(work / "metrics.jsonl")))
         base = on_device(copy.deepcopy(pool.base), device)
         train, val = (Images([pack], part, device) for part in ("train", "val"))

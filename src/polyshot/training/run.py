@@ -4,8 +4,8 @@ The folder holds ``config.json``, ``environment.json``, ``metrics.jsonl``, ``che
 step in work, ``steps/`` with the results of steps that are done, and the pool.
 """
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from polyshot.training.selector import (
 )
 from polyshot.training.step import Metrics, Record, Schedule
 from polyshot.training.validation import selector_tasks, validation_tasks
-from polyshot.util.files import read_json, read_weights, write_json, write_weights
+from polyshot.util.files import locked_if_free, read_json, read_weights, write_json, write_weights
 from polyshot.util.progress import Progress
 
 STEPS = ("base", "modulators", "selector")
@@ -50,6 +50,7 @@ def train(
     progress: Progress | None = None,
     start: Path | None = None,
     trained_base: Path | None = None,
+    only: str = "",
 ) -> Pool:
     """Train a pool on the sources, or go on with a run; steps that are done are skipped.
 
@@ -63,6 +64,8 @@ def train(
         start: safetensors file of ResNet-18 weights to start the base from.
         trained_base: the base of another run (its ``steps/base.safetensors``), to be taken as it
             is: step 1 is not done again.
+        only: of the step ``modulators``, the one of this domain alone: each can be learned by a
+            process of its own.
 
     Returns:
         The pool as far as it is trained; without a selector until the last step is done.
@@ -77,14 +80,14 @@ def train(
     elif config.foreign:
         named_base(config)  # nor a wrong name
     where = parallel.own_device(device)
-    with parallel.processes(where):
+    with parallel.processes(where), _alone(out):
         enter(out, packs, config, start, where)
         if trained_base is not None and parallel.rank() == 0:
             base_file = Artifacts(out, [], config, where).base_file
             if not base_file.exists():
                 write_weights(base_file, *read_weights(trained_base))
         parallel.wait()
-        run = _Run(packs, config, out, where, progress, start)
+        run = _Run(packs, config, out, where, progress, start, only)
         with closing(run.metrics):
             for name in STEPS if step == "all" else (step,):
                 if name == "base":
@@ -101,6 +104,20 @@ def train(
             return pool if parallel.rank() == 0 else Pool.load(run.out / "pool", where)
 
 
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Let nobody else train in a folder: two would write each other's checkpoints."""
+    if parallel.rank() > 0 or (out.exists() and not out.is_dir()):
+        yield
+        return
+    with locked_if_free(out / ".lock") as free:
+        if not free:
+            raise PolyshotError(
+                f"Another process is training in {out}: wait for it, or name another folder."
+            )
+        yield
+
+
 @dataclass(eq=False)
 class _Run:
     """The three steps over one folder; only the first process writes."""
@@ -111,11 +128,14 @@ class _Run:
     device: torch.device
     report: Progress | None
     start: Path | None
+    only: str = ""
 
     def __post_init__(self) -> None:
         self.names = [pack.domain.name for pack in self.packs]
         self._name_members()
-        self.metrics = Metrics(self.out / "metrics.jsonl" if parallel.rank() == 0 else None)
+        # One writer a file: modulators may be learned side by side.
+        file = f"{self.only}-metrics.jsonl" if self.only else "metrics.jsonl"
+        self.metrics = Metrics(self.out / file if parallel.rank() == 0 else None)
 
     def base(self) -> None:
         """Step 1, by all processes together."""
@@ -152,7 +172,7 @@ class _Run:
         validation = self._validation(self.config)
         for i, member in enumerate(self.members):
             file, tasks = self.done.modulator_files[member.name], validation[member.source]
-            if not file.exists():
+            if not file.exists() and self.only in ("", member.name):
                 record = self._record(file)
                 step = ModulatorStep(base, train, i, tasks, self.config)
                 about = step.train(record)

@@ -2,10 +2,12 @@
 
 What a field may hold is declared by its type, with limits as `Annotated[int, Range(8, 4096)]`, so
 that ``pool.json``, ``domain.json`` and ``config.json`` are checked before anything is built.
-Numbers are always finite. A dataclass may have `OLD_NAMES`, names that fields had before.
+Numbers are always finite. A dataclass may have `OLD_NAMES`, names that fields had before. What is
+written has a checksum of itself (`sealed`), so that no changed digit goes unnoticed.
 """
 
 import dataclasses
+import hashlib
 import json
 import math
 import re
@@ -88,6 +90,34 @@ Count = Annotated[int, Range(0, 2**31)]
 Share = Annotated[float, Range(0, 1)]
 
 
+CHECKSUM = "checksum"
+"""Field of a description that holds its own sha256; files of before have none."""
+
+
+def sealed(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain data for JSON with its checksum."""
+    plain = {name: value for name, value in about.items() if name != CHECKSUM}
+    return {**plain, CHECKSUM: _checksum(json.loads(json.dumps(plain)))}
+
+
+def unsealed(about: Any) -> dict[str, Any]:
+    """Return plain data from JSON without its checksum, which must be right where there is one."""
+    plain = _of_kind(dict, about, "")
+    given = plain.get(CHECKSUM)
+    made = {name: value for name, value in plain.items() if name != CHECKSUM}
+    if CHECKSUM in plain and given != _checksum(made):
+        raise BadValueError("it does not match its checksum, so that something in it was changed")
+    return made
+
+
+def _checksum(plain: Mapping[str, Any]) -> str:
+    """Hash JSON's content: neither its layout nor the order of fields matters."""
+    try:
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+    except RecursionError:
+        raise BadValueError("it is nested too deep") from None
+
+
 def check_name(name: str, what: str) -> None:
     """Refuse a name that could lead out of a folder."""
     build(Name, name, what)
@@ -137,6 +167,7 @@ def parse_description(
     known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     try:
         made = build(kind, {name: value for name, value in about.items() if name in known})
+        unsealed(about)
     except PolyshotError as error:
         reason = str(error).rstrip(".")
         raise PolyshotError(f"The {what} {path} has a damaged {file}: {reason}.") from None

@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -27,11 +28,13 @@ from safetensors import torch as safetensors
 from torch import Tensor
 
 from polyshot.errors import PolyshotError
+from polyshot.util.checks import sealed, unsealed
 
 CHUNK = 8 * 1024 * 1024
 """Bytes of a file that are hashed at once."""
 
-
+LONGEST = 240
+"""Bytes of a name; file systems end at 255, and temporary names are longer."""
 SYNCED = 1 << 20
 """Bytes of a file up to which it is on the disk itself before it gets its name; larger ones would
 hold a training up at every checkpoint."""
@@ -85,9 +88,35 @@ def clear_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        shown = _final(path)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise no_room(path) from None
-        raise PolyshotError(f"{path} cannot be written: {error.strerror or error}.") from None
+            raise no_room(shown) from None
+        raise PolyshotError(f"{shown} cannot be written: {error.strerror or error}.") from None
+
+
+def _final(path: Path) -> Path:
+    """Return the name that a path inside of a temporary folder will have."""
+    named = (re.fullmatch(r"\.(.+)\.partial", part) for part in path.parts)
+    return Path(*(n[1] if n else part for n, part in zip(named, path.parts, strict=True)))
+
+
+def check_writable(path: Path | None) -> None:
+    """Refuse, before any work, a file that cannot be written later; None is no file."""
+    if path is None:
+        return
+    place = Path(os.path.realpath(path))
+    above = next(each for each in (place.parent, *place.parents) if os.path.lexists(each))
+    reason = ""
+    if place.is_dir():
+        reason = "it is a folder, name a file"
+    elif not above.is_dir():
+        reason = f"{above} is no folder"
+    elif not os.access(above, os.W_OK | os.X_OK):
+        reason = f"{above} is read-only"
+    elif any(len(os.fsencode(part)) > LONGEST for part in place.parts):
+        reason = "its name is too long"
+    if reason:
+        raise PolyshotError(f"{path} cannot be written: {reason}.")
 
 
 def no_room(path: Path, needed: int = 0, free: int = 0) -> PolyshotError:
@@ -95,7 +124,7 @@ def no_room(path: Path, needed: int = 0, free: int = 0) -> PolyshotError:
     detail = f" {needed / 1e6:,.0f} MB are needed, {free / 1e6:,.0f} MB are free." if needed else ""
     return PolyshotError(
         f"There is no room to write {path}: the disk is full.{detail} "
-        "Nothing was left behind; free some space or choose another --out."
+        "Nothing of it was left behind; free some space or choose another --out."
     )
 
 
@@ -107,12 +136,12 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file."""
-    write_bytes(path, text.encode())
+    write_bytes(path, text.encode(errors="surrogateescape"))  # names of files are bytes
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write plain data as JSON."""
-    write_text(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+    """Write plain data as JSON, with its checksum."""
+    write_text(path, json.dumps(sealed(value), ensure_ascii=False, indent=1) + "\n")
 
 
 def append_text(path: Path, text: str) -> None:
@@ -131,12 +160,12 @@ def append_text(path: Path, text: str) -> None:
                 raise
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read what :func:`write_json` wrote."""
+def read_json(path: Path, mend: str = "start a new run") -> dict[str, Any]:
+    """Read what :func:`write_json` wrote; `mend` is what to do where that is damaged."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return unsealed(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise PolyshotError(f"{path} cannot be read ({error}): start a new run.") from None
+        raise PolyshotError(f"{path} cannot be read ({error}): {mend}.") from None
 
 
 def write_array(file: BinaryIO, array: NDArray[Any]) -> None:

@@ -100,6 +100,8 @@ def check_class_names(names: Sequence[str], where: str, keep_case: bool = False)
         key = re.sub(r"[\s_]+", " ", meant).strip()
         if not key:
             raise PolyshotError(f"{where} has a class without a name.")
+        if not name.isprintable():
+            raise PolyshotError(f"{where} has a class whose name cannot be shown: rename '{name}'.")
         alike[key].append(f"'{name}'")
     if doubles := [" and ".join(same) for same in alike.values() if len(same) > 1]:
         raise PolyshotError(

@@ -11,8 +11,8 @@ import lzma
 import os
 import re
 import shutil
+import struct
 import tarfile
-import tempfile
 import unicodedata
 import zipfile
 import zlib
@@ -25,18 +25,23 @@ from pathlib import Path, PurePath, PurePosixPath
 from polyshot.data.images import MAX_BYTES, BadImage
 from polyshot.data.readers import FileItem, Item, Listing, ReadOptions, check_class_names
 from polyshot.errors import PolyshotError
+from polyshot.util.scratch import scratch_folder
 
 PART_NAMES = frozenset(
     ["train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"]
 )
 SUFFIXES = (
     ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif",
-    ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2",
+    ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2", ".heic", ".heif",
 )  # fmt: skip
 JUNK = frozenset({"__macosx", "thumbs.db", "desktop.ini"})
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 OPENERS = {b"\x1f\x8b": gzip.GzipFile, b"BZ": bz2.BZ2File, b"\xfd7": lzma.LZMAFile}
-BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
+BROKEN = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError),
+    *(ValueError, OverflowError, struct.error),
+)
+"""What Python's readers of archives raise at damaged ones."""
 
 Parts = tuple[str, ...]
 Found = tuple[list[PurePosixPath], list[PurePosixPath], Callable[[PurePosixPath], Item]]
@@ -116,7 +121,7 @@ def _zip(path: Path) -> Iterator[Found]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except BROKEN as error:
+    except (*BROKEN, NotImplementedError) as error:
         raise PolyshotError(f"{path} cannot be read as a zip file: {error}.") from None
     files = [PurePosixPath(name) for name in names if not name.endswith("/")]
     folders = [PurePosixPath(name) for name in names if name.endswith("/")]
@@ -127,9 +132,9 @@ def _zip(path: Path) -> Iterator[Found]:
 
 @contextmanager
 def _tar(path: Path) -> Iterator[Found]:
-    with tempfile.TemporaryDirectory(prefix="polyshot-") as scratch:
+    with scratch_folder() as scratch:
         try:
-            plain = _decompressed(path, Path(scratch))
+            plain = _decompressed(path, scratch)
             with tarfile.open(plain, "r:") as archive:
                 members = {PurePosixPath(member.name): member for member in archive}
         except BROKEN as error:
@@ -158,7 +163,7 @@ def _decompressed(path: Path, scratch: Path) -> Path:
 def arrange(found: Found, where: str, options: ReadOptions) -> Listing:
     """Assign files to classes: ``class/image``, ``train/class/image``, or deeper inside a class."""
     files, folders, make_item = found
-    paths = sorted(path.parts for path in files if not is_junk(path))
+    paths = sorted(path.parts for path in files if path.parts and not is_junk(path))
     # In archives, folders without an entry of their own exist as their files' parents.
     there = {*folders, *(parent for path in files for parent in path.parents)}
     below = sorted(path.parts for path in there if path.parts and not is_junk(path))

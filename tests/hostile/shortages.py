@@ -1,0 +1,211 @@
+"""Full disks, read-only disks and too little memory; afterwards the same command with enough."""
+
+import os
+import random
+import resource
+import shutil
+import subprocess
+from pathlib import Path
+
+from .kills import SCENES, Scene, compared, copy_pool, reference_of, tree_of
+from .processes import Ended, polyshot
+from .trials import HANG, REFUSED, RIGHT, Part, Run, Verdict
+from .world import World
+
+HIDDEN = (".partial", ".old", ".new")
+
+
+def _photos(world: World, folder: Path) -> None:
+    shutil.copy(world.classifier, folder / "colours.polyshot")
+
+
+MORE = (
+    Scene(
+        "classify",
+        "classify",
+        lambda world, _: [
+            *("classify", "--model", "colours.polyshot", "--query", world.photos),
+            *("--out", "out/labels.csv", "--page", "out/labels.html", "--device", "cpu"),
+        ],
+        0,
+        _photos,
+    ),
+    Scene(
+        "correct",
+        "correct",
+        lambda world, _: ["correct", "colours.polyshot", "--add", world.photos, "--device", "cpu"],
+        0,
+        _photos,
+    ),
+    Scene("remove", "pool remove", lambda *_: ["pool", "remove", "pool", "signs"], 0, copy_pool),
+    Scene(
+        "publish",
+        "pool publish",
+        lambda *_: ["pool", "publish", "pool", "--out", "out", "--precision", "half"],
+        0,
+        copy_pool,
+    ),
+    Scene("sheet", "data sheet", lambda w, _: ["data", "sheet", w.packs / "signs", "out.png"], 0),
+    Scene("toy", "data toy", lambda *_: ["data", "toy", "--out", "out", "--only", "flowers"], 0),
+    Scene("example", "example", lambda *_: ["example", "out"], 0),
+)
+"""Further commands that write."""
+
+
+class Disk:
+    """A file system in memory of a size, at a folder."""
+
+    def __init__(self, place: Path):
+        self.place = place
+        place.mkdir()
+        self._mount("mount", "-t", "tmpfs", "-o", "size=1g", "hostile", place)
+
+    def be(self, options: str) -> None:
+        """Give it another size, or make it read-only."""
+        self._mount("mount", "-o", f"remount,{options}", place := self.place)
+        assert place.is_dir()
+
+    def used(self) -> int:
+        """Bytes that are taken."""
+        found = os.statvfs(self.place)
+        return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+    def end(self) -> None:
+        """Unmount it."""
+        self._mount("umount", "--lazy", self.place)
+
+    def _mount(self, *words: object) -> None:
+        subprocess.run([str(word) for word in words], check=True, capture_output=True)
+
+
+def may_mount() -> bool:
+    """Whether this process may make file systems."""
+    place = Path(os.environ.get("TMPDIR", "/tmp")) / f"hostile-mount-{os.getpid()}"
+    try:
+        Disk(place).end()
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    finally:
+        if place.exists():
+            place.rmdir()
+    return True
+
+
+def full(world: World) -> Run:
+    """A disk on which there is room for a part of what is written."""
+
+    def run(draw: random.Random, folder: Path) -> Verdict:
+        scene = draw.choice((*SCENES, *MORE))
+        words = scene.words(world, draw)
+        reference = reference_of(scene, world, words)
+        disk = Disk(folder / "here")
+        try:
+            scene.before(world, disk.place)
+            before = tree_of(disk.place)
+            room = draw.uniform(0, 1.1) * reference.size
+            disk.be(f"size={max(4096, int(disk.used() + room))}")
+            first = polyshot(*words, folder=disk.place)
+            verdict = judged(first, disk.place, before, scene)
+            if verdict.failed:
+                return verdict
+            disk.be("size=1g")
+            return _again(scene, words, disk.place, reference.tree, first)
+        finally:
+            disk.end()
+
+    return run
+
+
+def read_only(world: World) -> Run:
+    """A disk that takes nothing."""
+
+    def run(draw: random.Random, folder: Path) -> Verdict:
+        scene = draw.choice((*SCENES, *MORE))
+        words = scene.words(world, draw)
+        reference = reference_of(scene, world, words)
+        disk = Disk(folder / "here")
+        try:
+            scene.before(world, disk.place)
+            before = tree_of(disk.place)
+            disk.be("ro")
+            first = polyshot(*words, folder=disk.place)
+            if first.code == 0:
+                return Verdict("different", "it succeeds on a read-only disk")
+            verdict = judged(first, disk.place, before, scene)
+            if verdict.failed:
+                return verdict
+            disk.be("rw")
+            return _again(scene, words, disk.place, reference.tree, first)
+        finally:
+            disk.end()
+
+    return run
+
+
+def memory(world: World) -> Run:
+    """Less memory than the command needs, or just enough."""
+
+    def run(draw: random.Random, folder: Path) -> Verdict:
+        scene = draw.choice((*SCENES, *MORE))
+        words = scene.words(world, draw)
+        reference = reference_of(scene, world, words)
+        place = folder / "here"
+        place.mkdir()
+        scene.before(world, place)
+        before = tree_of(place)
+        now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        first = polyshot(*words, folder=place, memory=now + int(draw.uniform(0, 300) * 2**20))
+        # A library that gets no memory may crash: then it is as after a kill.
+        crashed = first.code is not None and first.code < 0
+        verdict = Verdict("crashed") if crashed else judged(first, place, before, scene)
+        if verdict.failed:
+            return verdict
+        again = _again(scene, words, place, reference.tree, first)
+        return verdict if crashed and not again.failed else again
+
+    return run
+
+
+def judged(ended: Ended, place: Path, before: dict[str, str], scene: Scene) -> Verdict:
+    """It succeeds, or is refused in one line and leaves what was there as it was."""
+    verdict = ended.verdict()
+    if verdict.kind != "refused":
+        return verdict
+    now = tree_of(place)
+    if gone := [name for name in before if now.get(name) != before[name]]:
+        return Verdict("lost", f"{scene.name}: {gone[:5]} after {ended.err[-200:]}")
+    stray = [name for name in now if name not in before]
+    if scene.goes_on:
+        stray = [name for name in stray if name.endswith(HIDDEN)]
+    if stray:
+        return Verdict("left", f"{scene.name}: {stray[:5]} after {ended.err[-200:]}")
+    return REFUSED
+
+
+def _again(
+    scene: Scene, words: list[object], place: Path, wanted: dict[str, str], first: Ended
+) -> Verdict:
+    """Run it with enough of everything: what is left is as after an uninterrupted run."""
+    if first.code != 0:
+        again = polyshot(*words, folder=place)
+        if again.code != 0:
+            return Verdict("lost", f"{scene.name}, again: {again.err[-300:]}")
+    verdict = compared(tree_of(place), wanted)
+    if verdict.failed:
+        return Verdict(verdict.kind, f"{scene.name}: {verdict.detail}")
+    return REFUSED if first.code else RIGHT
+
+
+def parts(world: World) -> list[Part]:
+    """Three rows; two of them need a process that may mount."""
+    disks = [
+        Part(
+            "disk-full", "room for a part of the output, then for all", 100, full(world), 4 * HANG
+        ),
+        Part("disk-read-only", "then writable", 40, read_only(world), 4 * HANG),
+    ]
+    if not may_mount():
+        print("Trials of disks are skipped: only root may mount file systems.")
+        disks = []
+    about = "little or hardly enough, then plenty"
+    return [*disks, Part("memory", about, 80, memory(world), 4 * HANG)]
