@@ -287,7 +287,7 @@ def test_what_a_screen_reader_hears(browser: Any, tmp_path: Path) -> None:
             '- list "Answers":',
             '- list "Probabilities":',
             '- combobox "Class of 0.png":',
-            '- button "Teach it: 0.png"',
+            '- button "Teach it, 0.png"',
             '- button "Remove 0.png"',
             '- link "ONNX":',
             "- status:",
@@ -301,6 +301,18 @@ def test_what_the_service_refuses(browser: Any, tmp_path: Path) -> None:
     with opened(browser, tmp_path / "folder") as page:
         teach(page, tmp_path, red=2, green=2)
         page.locator("#accuracy").wait_for()
+        asked: list[str] = []
+
+        def full(route: Any) -> None:
+            asked.append(route.request.url)
+            route.fulfill(status=429, json={"detail": "The project is full."})
+
+        page.route("**/images?label=red", full)
+        many = saved(tmp_path / "many", *(coloured("red", 30 + i) for i in range(26)))
+        choose(page, page.get_by_role("button", name="Add photos of red"), many)
+        sentence = "The last 2 photos were not sent. The project is full."
+        page.get_by_role("alert").get_by_text(sentence).wait_for()
+        assert len(asked) == 3 and region(page, "red").get_by_text("2 examples").is_visible()
         page.route(
             "**/export/classifier.onnx",
             lambda route: route.fulfill(
