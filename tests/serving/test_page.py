@@ -4,11 +4,14 @@ Skipped without Chromium: `make browser` installs it.
 """
 
 import base64
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from polyshot.classifier import FewShotClassifier
+from polyshot.errors import PolyshotError
 from tests.helpers import coloured, picture
 
 from .conftest import encoded
@@ -325,6 +328,33 @@ def test_what_the_service_refuses(browser: Any, tmp_path: Path) -> None:
         region(page, "red").locator("li button").first.click()
         page.get_by_role("dialog").get_by_role("button", name="Delete photo").click()
         page.get_by_role("alert").get_by_text("is polyshot serve still running?").wait_for()
+
+
+def test_learning_is_shown_cancelled_and_fails_in_words(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(self: FewShotClassifier, images: object, labels: object, report: Any) -> None:
+        for i in range(3000):
+            report("learning", i, 3000)
+            time.sleep(0.01)
+        raise AssertionError("it goes on")
+
+    def fails(self: FewShotClassifier, *_: object) -> None:
+        raise PolyshotError("These examples are all alike.")
+
+    with opened(browser, tmp_path / "folder") as page:
+        monkeypatch.setattr(FewShotClassifier, "fit", slow)
+        teach(page, tmp_path, red=1, green=1)
+        progress = page.get_by_role("progressbar", name="Learning")
+        until(page, lambda: progress.is_visible() and int(progress.get_attribute("value") or 0) > 0)
+        page.reload()  # who comes later sees it as well
+        progress.wait_for()
+        page.get_by_role("button", name="Cancel", exact=True).click()
+        page.get_by_text("Nothing yet.").wait_for()
+        monkeypatch.setattr(FewShotClassifier, "fit", fails)
+        page.reload()
+        page.get_by_role("alert").get_by_text("These examples are all alike.").wait_for()
+        page.get_by_text("Nothing yet.").wait_for()
 
 
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is not there: make browser-check")
