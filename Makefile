@@ -73,7 +73,7 @@ browser:
 browser-check: $(VENV)/.dev
 	npm install --prefix examples/browser --no-audit --no-fund --no-package-lock
 	npm install --prefix tests/serving --no-audit --no-fund --no-package-lock --no-save axe-core@4.14.0
-	$(BIN)/python -m pytest tests/test_browser.py tests/serving/test_page.py
+	$(BIN)/python -m pytest tests/test_browser.py tests/serving/test_access.py
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/episodes.py
