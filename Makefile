@@ -15,7 +15,7 @@ demo: $(VENV)/.core
 	  $(BIN)/polyshot data sheet $$pack $(DEMO)/sheets/$$name.png && \
 	  $(BIN)/polyshot data episodes $$pack --picture $(DEMO)/sheets/$$name-episode.png || exit; done
 	@echo "Look at $(DEMO)/index.html, and at the contact sheets in $(DEMO)/sheets."
-	@echo "Teach your own classes on a page in the browser: $(BIN)/polyshot serve"
+	@echo "Teach your own classes on a page in the browser: start $(BIN)/polyshot serve, and open http://127.0.0.1:8000/"
 
 # Most tests use one core, so several files run at once, each with one thread, in the order of
 # tests/conftest.py: the longest first.
@@ -73,7 +73,7 @@ browser:
 browser-check: $(VENV)/.dev
 	npm install --prefix examples/browser --no-audit --no-fund --no-package-lock
 	npm install --prefix tests/serving --no-audit --no-fund --no-package-lock --no-save axe-core@4.14.0
-	$(BIN)/python -m pytest tests/test_browser.py tests/serving/test_page.py
+	$(BIN)/python -m pytest tests/test_browser.py tests/serving/test_access.py
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/episodes.py

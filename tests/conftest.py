@@ -25,6 +25,7 @@ LONGEST = (
     *("test_backbone_conformance.py", "training/test_parallel.py", "experiments/test_runner.py"),
     *("test_docs.py", "training/test_run.py", "test_shipping.py", "classifier/test_classifier.py"),
     *("serving/test_kills.py", "serving/test_browser.py", "serving/test_page.py"),
+    "serving/test_access.py",
 )
 """Files that take longest: at the end one would keep a single core busy."""
 

@@ -5,6 +5,8 @@ import json
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,6 +28,7 @@ from fastapi.testclient import TestClient
 from polyshot.classifier import FewShotClassifier
 from polyshot.serving.app import make_app
 from polyshot.serving.limits import Limits
+from polyshot.serving.run import serve
 from polyshot.serving.service import Service
 from polyshot.util.files import append_text
 from tests.helpers import colour_pool, coloured
@@ -162,3 +165,25 @@ def browser() -> Iterator[Any]:
         made = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *CAMERA])
         yield made
         made.close()
+
+
+@contextmanager
+def forked(folder: Path) -> Iterator[tuple[int, str]]:
+    """The same without the seconds that importing torch takes; yields the number of its process."""
+    here, there = socket.socketpair()
+    child = os.fork()
+    if not child:
+        try:
+            here.close()
+            serve(folder, make, "127.0.0.1", 0, None, None, lambda line: there.send(line.encode()))
+        finally:
+            os._exit(0)
+    there.close()
+    try:
+        found = re.search(r"http://\S+/", here.recv(1000).decode())
+        assert found is not None
+        yield child, found.group()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        here.close()

@@ -100,3 +100,13 @@ def until(page: Any, holds: Callable[[], bool]) -> None:
             return
         page.wait_for_timeout(50)
     raise AssertionError("it does not come")
+
+
+def region(page: Any, name: str) -> Any:
+    return page.get_by_role("region", name=f"Class {name}", exact=True)
+
+
+def focused(page: Any) -> str:
+    """What has the focus, as a screen reader would name it."""
+    said = "e => e.getAttribute('aria-label') || e.labels?.[0]?.innerText || e.innerText || e.id"
+    return str(page.evaluate(f"({said})(document.activeElement)"))

@@ -15,7 +15,7 @@ from PIL import Image
 
 from polyshot.classifier import FewShotClassifier
 from polyshot.predict.none_of_these import NONE
-from polyshot.serving.batching import Answer, Batcher
+from polyshot.serving.batching import LARGEST, Answer, Batcher
 from polyshot.serving.decoding import Decoder
 from polyshot.serving.learning import Learner
 from polyshot.serving.limits import Limits, RefusedError
@@ -128,7 +128,7 @@ class Service:
         """Classify images of a project; what is known already is not asked again."""
         classifier, known = await self._known(project)
         new = [one for one in images if one.id not in known.answers]
-        step = max(1, self.limits.queue // 4)  # others want a place in the queue, too
+        step = max(1, min(LARGEST, self.limits.queue // 4))  # others want a place in the queue
         for start in range(0, len(new), step):
             some = new[start : start + step]
             pixels = await asyncio.to_thread(self._pixels, project, some)

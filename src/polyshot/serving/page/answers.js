@@ -160,7 +160,7 @@ export class Answers {
       select.replaceChildren(...names.map((name) => el("option", { textContent: name, selected: name === chosen })));
     };
     for (const kind of ["pointerdown", "focus"]) select.addEventListener(kind, fill);
-    const keep = el("button", { type: "button", textContent: "Teach it", "aria-label": `Teach it: ${one.file || "the photo"}` });
+    const keep = el("button", { type: "button", textContent: "Teach it", "aria-label": `Teach it, ${one.file || "the photo"}` });
     keep.addEventListener("click", trying(() => this.page.move(one.image, select.value)));
     const drop = el("button", { type: "button", className: "plain", textContent: "Remove", "aria-label": `Remove ${one.file || "the photo"}` });
     drop.addEventListener("click", trying(() => this.page.remove(one.image)));

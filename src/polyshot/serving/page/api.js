@@ -25,12 +25,18 @@ export function complain(text) {
   $("problems").replaceChildren(el("p", { textContent: text }), close);
 }
 
+const BUSY = [500, 1500, 4000];  // milliseconds after which a service that has much to do is asked again
+
 async function asked(path, options) {
   let answer;
-  try {
-    answer = await fetch(path, options);
-  } catch {
-    throw new Error("The service does not answer: is polyshot serve still running?");
+  for (const pause of [...BUSY, 0]) {
+    try {
+      answer = await fetch(path, options);
+    } catch {
+      throw new Error("The service does not answer: is polyshot serve still running?");
+    }
+    if (answer.status !== 429 || (options?.method ?? "GET") !== "GET") break;
+    await new Promise((done) => setTimeout(done, pause));
   }
   if (answer.ok) return answer;
   const found = await answer.json().catch(() => ({}));

@@ -3,6 +3,8 @@
 import { ask, complain, say } from "/page/api.js";
 
 const AT_ONCE = 8;
+const BYTES = 64 * 2 ** 20;
+const PATIENCE = 3;  // requests that fail before the others are not tried any more
 const isPhoto = (file) => file.type.startsWith("image/") || /\.(jpe?g|png|webp|gif|bmp|tiff?|avif)$/i.test(file.name);
 
 // Everything that was dropped: files, and folders by their name.
@@ -53,26 +55,51 @@ export function pick(input, then) {
   input.click();
 }
 
-// Sends photos a few at a time; `kept` hears which were kept, and how many were sent.
+// A few photos at a time, and not too many bytes: a request has its limits.
+function* batches(files) {
+  let batch = [];
+  let bytes = 0;
+  for (const file of files) {
+    if (batch.length === AT_ONCE || (batch.length && bytes + file.size > BYTES)) {
+      yield batch;
+      batch = [];
+      bytes = 0;
+    }
+    batch.push(file);
+    bytes += file.size;
+  }
+  if (batch.length) yield batch;
+}
+
+// Sends photos; `kept` hears which were kept, and how many were sent.
 export async function send(project, label, files, kept) {
   const query = label === null ? "" : `?label=${encodeURIComponent(label)}`;
   const refused = [];
-  for (let i = 0; i < files.length; i += AT_ONCE) {
+  let sent = 0;
+  let failed = 0;  // one after the other
+  for (const batch of batches(files)) {
     const form = new FormData();
-    for (const file of files.slice(i, i + AT_ONCE)) form.append("images", file, file.name);
+    for (const file of batch) form.append("images", file, file.name);
     try {
       const found = await ask("POST", `/api/projects/${project}/images${query}`, form);
       refused.push(...found.refused.map((one) => one.detail));
-      kept(found.images, AT_ONCE);
+      kept(found.images, batch.length);
+      failed = 0;
     } catch (error) {
       refused.push(error.message);
-      kept([], AT_ONCE);
-      if (error.status === 413 || error.status === 429) break;
+      kept([], batch.length);
+      failed += 1;
     }
-    say(`${Math.min(i + AT_ONCE, files.length)} of ${files.length} photos sent`);
+    sent += batch.length;
+    say(`${sent} of ${files.length} photos sent`);
+    if (failed === PATIENCE && sent < files.length) {
+      refused.unshift(`The last ${files.length - sent} photos were not sent.`);
+      break;
+    }
   }
   if (refused.length) {
-    const more = refused.length > 3 ? ` … and ${refused.length - 3} more.` : "";
-    complain([...new Set(refused)].slice(0, 3).join(" ") + more);
+    const reasons = [...new Set(refused)];
+    const more = reasons.length > 3 ? ` … and ${reasons.length - 3} more.` : "";
+    complain(reasons.slice(0, 3).join(" ") + more);
   }
 }
