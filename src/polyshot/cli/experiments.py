@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from polyshot.cli.options import Device, Preset, names_in
+from polyshot.cli.options import MOST_EPISODES, Device, Preset, names_in
 from polyshot.errors import PolyshotError
 
 Data = Annotated[
@@ -65,7 +65,8 @@ def reproduce(
         int, Option(help="Trainings of everything, seeds 0, 1, ...; --set seed=1 starts at 1.")
     ] = 1,
     episodes: Annotated[
-        int | None, Option(help="Episodes of each cell; 100 with tiny, else 600.")
+        int | None,
+        Option(max=MOST_EPISODES, help="Episodes of each cell; 100 with tiny, else 600."),
     ] = None,
     slow_episodes: Annotated[
         int | None,
@@ -96,7 +97,10 @@ def reproduce(
     device: Device = None,
     processes: Annotated[
         int | None,
-        Option(help="Processes that share the work: one a core on a CPU, 4 at most; 1 on a GPU."),
+        Option(
+            max=256,
+            help="Processes that share the work: one a core on a CPU, 4 at most; 1 on a GPU.",
+        ),
     ] = None,
     helper: Annotated[str, Option(hidden=True)] = "",
 ) -> None:

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from polyshot.cli.options import Device, Preset, names_in
+from polyshot.cli.options import MOST_EPISODES, Device, Preset, names_in
+from polyshot.errors import PolyshotError
 
 Packs = Annotated[Path, Argument(help="A folder of packs.")]
 Settings = Annotated[
@@ -52,6 +53,8 @@ def train(
 
     options = [*(settings or []), *(["joint=true"] if joint else [])]
     if members_per_source:
+        if members_per_source.strip() == "0":
+            raise PolyshotError("--members-per-source 0 has no members: take 1 or more, or auto.")
         count = "0" if members_per_source == "auto" else members_per_source
         options.append(f"modulator.members={count}")
     config = override(replace(look_up(preset), seed=seed), options)
@@ -123,7 +126,9 @@ def card(
 
 def demo(
     out: Annotated[Path, Option(help="Folder for everything the demo makes.")] = Path("demo"),
-    episodes: Annotated[int, Option(min=2, help="Episodes of each target.")] = 600,
+    episodes: Annotated[
+        int, Option(min=2, max=MOST_EPISODES, help="Episodes of each target.")
+    ] = 600,
     settings: Settings = None,
 ) -> None:
     """Train a tiny pool on six embedded domains and test it on these and on two unseen ones.
