@@ -354,7 +354,7 @@ def test_an_imagenet_without_wordnet_ids_is_not_split_at_random_in_silence(tmp_p
     split.write_text(json.dumps({"train": names[:20], "val": names[20:27], "test": names[27:]}))
     assert remark(root, "own", split_file=split) == ""
     few = decathlon(tmp_path / "few", "imagenet12")  # too few to be a source in any way
-    assert remark(few, "target") == ""
+    assert "3 classes are too few for a class split: all are for tests" in remark(few, "target")
 
 
 @pytest.mark.parametrize(

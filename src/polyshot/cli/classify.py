@@ -284,8 +284,10 @@ def example(
         str, Option(help="An embedded domain: flowers, plankton, signs, ...")
     ] = "flowers",
     classes: Annotated[int, Option(min=2, help="How many classes.")] = 5,
-    shot: Annotated[int, Option(min=1, help="Examples of each class.")] = 5,
-    queries: Annotated[int, Option(min=1, help="Images of each class to classify.")] = 20,
+    shot: Annotated[int, Option(min=1, max=1000, help="Examples of each class.")] = 5,
+    queries: Annotated[
+        int, Option(min=1, max=10_000, help="Images of each class to classify.")
+    ] = 20,
     seed: Annotated[int, Option(min=0, help="Another seed, other images.")] = 0,
 ) -> None:
     """Draw a folder to try things on: support/<class>/*.png and query/*.png, of mixed sizes.
