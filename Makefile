@@ -15,7 +15,7 @@ demo: $(VENV)/.core
 	  $(BIN)/polyshot data sheet $$pack $(DEMO)/sheets/$$name.png && \
 	  $(BIN)/polyshot data episodes $$pack --picture $(DEMO)/sheets/$$name-episode.png || exit; done
 	@echo "Look at $(DEMO)/index.html, and at the contact sheets in $(DEMO)/sheets."
-	@echo "Teach your own classes on a page in the browser: $(BIN)/polyshot serve"
+	@echo "Teach your own classes on a page in the browser: start $(BIN)/polyshot serve, and open http://127.0.0.1:8000/"
 
 # Most tests use one core, so several files run at once, each with one thread, in the order of
 # tests/conftest.py: the longest first.
@@ -69,10 +69,11 @@ browser:
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
 	  echo "There is no Chromium: the tests of pages will be skipped."
 
-# The page of examples/browser in Chromium, which has to be there.
+# The page of examples/browser in Chromium, which has to be there, and that of serve with axe-core.
 browser-check: $(VENV)/.dev
 	npm install --prefix examples/browser --no-audit --no-fund --no-package-lock
-	$(BIN)/python -m pytest tests/test_browser.py
+	npm install --prefix tests/serving --no-audit --no-fund --no-package-lock --no-save axe-core@4.14.0
+	$(BIN)/python -m pytest tests/test_browser.py tests/serving/test_access.py
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/episodes.py

@@ -24,7 +24,8 @@ LONGEST = (
     *("training/test_foreign.py", "data/test_import.py", "predict/test_predict.py"),
     *("test_backbone_conformance.py", "training/test_parallel.py", "experiments/test_runner.py"),
     *("test_docs.py", "training/test_run.py", "test_shipping.py", "classifier/test_classifier.py"),
-    *("serving/test_kills.py", "serving/test_browser.py"),
+    *("serving/test_kills.py", "serving/test_browser.py", "serving/test_page.py"),
+    "serving/test_access.py",
 )
 """Files that take longest: at the end one would keep a single core busy."""
 

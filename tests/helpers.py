@@ -31,7 +31,7 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.data.splits import ClassSplit
 from polyshot.data.table import Images
 from polyshot.data.toy import draw_packs
-from polyshot.models import hub
+from polyshot.models import towers
 from polyshot.models.backbone import sites_of
 from polyshot.models.efficientnet import EfficientNetLite
 from polyshot.models.heads import Metric
@@ -86,7 +86,7 @@ def saved_vit(folder: Path, seed: int = 0) -> str:
     transformers = pytest.importorskip("transformers")
     shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     torch.manual_seed(seed)
-    with hub.quiet_transformers():
+    with towers.quiet_transformers():
         config = transformers.ViTConfig(
             **shape, intermediate_size=48, image_size=24, patch_size=8, initializer_range=0.3
         )
@@ -594,6 +594,7 @@ SHORTER = {
     "polyshot classify --support photos/ --query new/ --out": " --views one --adaptation head",
     "polyshot classify --support photos/ --query new/": " --views one",
     "polyshot fit photos/": " --views one --adaptation head",
+    "polyshot fit example/support": " --views one --adaptation head",
     "polyshot evaluate photos/": " --views one --episodes 5",
     "polyshot classify --support example/support": " --views one --adaptation head",
     "polyshot evaluate example/support": " --views one --episodes 5",

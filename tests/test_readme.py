@@ -46,6 +46,10 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 150
+
+
 def test_the_readme_has_commands_and_code() -> None:
     assert len(COMMANDS) >= 10 and len(blocks("python")) >= 2
 

@@ -4,7 +4,7 @@ A cell that was not measured says so, and fills in when its rows are filed (`fil
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Protocol
 
@@ -33,6 +33,9 @@ STAND_INS = {"aircraft": "cars", "ucf101": "actions"}
 """What we have instead of domains of the paper."""
 OWN = {"table": "paper", "run": "paper", "part": "test"}
 """Rows by the faithful preset."""
+AGAIN = "paper-rivals"
+"""The run of a second training by the same recipe and seed, where the first lacks a method."""
+MARK = " †"
 
 
 class Store(Protocol):
@@ -54,6 +57,40 @@ def by_target(store: Store, wanted: Filter) -> dict[tuple[str, int | None], Resu
     return compare.by_place(results)
 
 
+def faithful(store: Store, wanted: Filter) -> dict[tuple[str, int | None], Result]:
+    """Find results by the faithful preset: of the first training, else of the second."""
+    return {**by_target(store, {**wanted, "run": AGAIN}), **by_target(store, wanted)}
+
+
+def mark(results: Mapping[Any, Result]) -> str:
+    """Mark what is of the second training."""
+    return MARK if any(result.run == AGAIN for result in results.values()) else ""
+
+
+def on_one_base(
+    store: Store,
+    wanted: Filter,
+    one: Mapping[tuple[str, int | None], Result],
+    other: Mapping[tuple[str, int | None], Result],
+) -> dict[tuple[str, int | None], Result]:
+    """Bring results of another training to the base of `one`: each keeps its gain, by episode."""
+    found = {}
+    for place, result in other.items():
+        if place not in one or one[place].run == result.run:
+            found[place] = result
+            continue
+        bases = [
+            by_target(store, {**wanted, "method": "base", "adaptation": "none", "run": run})
+            for run in (one[place].run, result.run)
+        ]
+        if all(place in base for base in bases):
+            rows = (result, *(base[place] for base in bases))
+            each = zip(*(row.per_episode for row in rows), strict=True)
+            moved = [its + to - by for its, to, by in each]
+            found[place] = replace(result, per_episode=moved)
+    return found
+
+
 @dataclass(frozen=True)
 class Beside:
     """A printed table of the paper: ours, and in brackets the paper's."""
@@ -70,7 +107,7 @@ class Beside:
         assert block is not None
         methods = [method for method in NAMES if method in block.average]
         found = {
-            (target, method): by_target(store, self._filter(method, STAND_INS.get(target, target)))
+            (target, method): faithful(store, self._filter(method, STAND_INS.get(target, target)))
             for target in block.targets
             for method in methods
         }
@@ -106,7 +143,7 @@ class Beside:
         ours = {(t, place): r for t in targets for place, r in found[t, method].items()}
         mean = compare.accuracy(ours)
         many = f" {half_widths(mean)}" if len(targets) > 1 else ""
-        return f"{percent(mean.value)}{many} ({printed})"
+        return f"{percent(mean.value)}{many} ({printed}){mark(ours)}"
 
     def _filter(self, method: str, target: str) -> Filter:
         how = {"method": method, "adaptation": "none", "shot": 5, "target": target}
@@ -124,14 +161,16 @@ class Figure:
         """Make the table: with further adaptation, in brackets what that changes."""
         methods = ["base", *NAMES]
         found = {
-            method: {
-                how: by_target(store, self._filter(method, how)) for how in ("none", "adapted")
-            }
+            method: {how: faithful(store, self._filter(method, how)) for how in ("none", "adapted")}
             for method in methods
         }
         targets = sorted({t for own in found.values() for each in own.values() for t, _ in each})
         rows = [[t, *(self._cell(found[m], [t]) for m in methods)] for t in targets]
         rows.append(["**average**", *(self._cell(found[m], targets) for m in methods)])
+        common = [t for t in targets if t in {place[0] for place in found["select"]["none"]}]
+        if common and common != targets:
+            own = [self._cell(found[m], common) for m in methods]
+            rows.append(["**average, those measured of DoS**", *own])
         return markdown(["", "base", *NAMES.values()], rows)
 
     def _filter(self, method: str, how: str) -> Filter:
@@ -153,7 +192,8 @@ class Figure:
             return MISSING
         text = percent(compare.accuracy(plain).value)
         gap = compare.difference(adapted, plain) if len(adapted) == len(plain) else None
-        return text if gap is None else f"{text} ({gap_text(gap)})"
+        text = text if gap is None else f"{text} ({gap_text(gap)})"
+        return text + mark(plain)
 
 
 @dataclass(frozen=True)
@@ -197,9 +237,11 @@ class Claims:
         texts = []
         for rows in self.rows.values():
             shape = {"protocol": claim.protocol, "shot": 5, "adaptation": "none"}
+            find = faithful if rows is OWN else by_target
             one, other = (
-                by_target(store, {**rows, **shape, **side}) for side in (claim.better, claim.worse)
+                find(store, {**rows, **shape, **side}) for side in (claim.better, claim.worse)
             )
+            other = on_one_base(store, {**rows, **shape}, one, other)
             shared = {place: result for place, result in one.items() if place in other}
             gap = compare.difference(shared, other) if shared else None
             if gap is None:
@@ -207,7 +249,8 @@ class Claims:
                 continue
             verdict = "holds" if gap.value > 0 else "the other way round"
             verdict = verdict if is_clear(gap) else "undecided"
-            texts.append(f"{verdict}: {gap_text(gap)}")
+            runs = {result.run for place in shared for result in (one[place], other[place])}
+            texts.append(f"{verdict}: {gap_text(gap)}{MARK if len(runs) > 1 else ''}")
         return texts
 
 

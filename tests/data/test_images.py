@@ -123,3 +123,9 @@ def test_decompression_bombs_are_refused_without_being_decoded() -> None:
     for data in (small, large):
         result = decode(data, 16)
         assert isinstance(result, BadImage) and result.kind.startswith("too large")
+
+
+def test_postscript_is_not_run() -> None:
+    file = io.BytesIO()
+    picture(0).save(file, "EPS")
+    assert decode(file.getvalue(), 16) == BadImage("not an image")

@@ -219,9 +219,10 @@ def run_in(world: World, draw: random.Random, folder: Path) -> Verdict:
     """Run a command in a folder, with a home and a temporary folder that must stay empty."""
     make = nonsense if draw.random() < 0.4 else damaged_files
     words = make(world, draw, folder)
-    around = {name: folder / name for name in ("here", "home", "tmp")}
+    # So deep that nonsense with a few steps up stays inside.
+    around = {"here": folder / "a" / "b" / "here", "home": folder / "home", "tmp": folder / "tmp"}
     for place in around.values():
-        place.mkdir()
+        place.mkdir(parents=True)
     known = set(folder.iterdir())
     variables = {"HOME": str(around["home"]), "TMPDIR": str(around["tmp"])}
     run = Running(*words, folder=around["here"], environment=variables)

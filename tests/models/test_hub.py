@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from polyshot.errors import PolyshotError
-from polyshot.models import hub
+from polyshot.models import hub, towers
 from polyshot.models.backbone import sites_of
 from polyshot.models.loaders import load_backbone
 from polyshot.pool.pool import Pool
@@ -39,7 +39,7 @@ TEXT: dict[str, Any] = {**SMALL, "vocab_size": 30, "max_position_embeddings": 8}
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
     """Building and saving models is the tests' own business, and may be silent."""
-    with hub.quiet_transformers():
+    with towers.quiet_transformers():
         yield
 
 
@@ -263,7 +263,7 @@ def test_sizes_in_their_many_forms(settings: dict[str, Any], side: int | None) -
 
     processor = Processor()
     vars(processor).update(settings)
-    assert hub._side(processor) == side
+    assert towers._side(processor) == side
 
 
 def test_a_pool_learns_and_loads_from_another_place(tmp_path: Path) -> None:

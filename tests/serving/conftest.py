@@ -1,8 +1,17 @@
 """A service on a tiny pool, asked as a browser would ask it."""
 
 import io
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,10 +28,16 @@ from fastapi.testclient import TestClient
 from polyshot.classifier import FewShotClassifier
 from polyshot.serving.app import make_app
 from polyshot.serving.limits import Limits
+from polyshot.serving.run import serve
 from polyshot.serving.service import Service
+from polyshot.util.files import append_text
 from tests.helpers import colour_pool, coloured
 
 POOL = cache(colour_pool)
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+"""A camera that shows a test picture, and that nobody has to allow."""
+ROOT = Path(__file__).parents[2]
 
 
 def make() -> FewShotClassifier:
@@ -106,3 +121,69 @@ def opened(tmp_path: Path) -> Iterator[Callable[..., Api]]:
 @pytest.fixture
 def api(opened: Callable[..., Api]) -> Api:
     return opened()
+
+
+SERVER = """
+import sys
+from pathlib import Path
+from tests.serving.conftest import make
+from polyshot.serving.run import serve
+serve(Path(sys.argv[1]), make, "127.0.0.1", 0, None, None, lambda line: print(line, flush=True))
+"""
+
+
+@contextmanager
+def process(folder: Path) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """A service in a process of its own, and its address."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(folder)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert child.stdout is not None
+    try:
+        found = re.search(r"http://\S+/", child.stdout.readline())
+        assert found is not None
+        yield child, found.group()
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+def note(what: str, found: object) -> None:
+    """Keep what a long test has measured, where POLYSHOT_FIGURES names a file."""
+    if file := os.environ.get("POLYSHOT_FIGURES"):
+        append_text(Path(file), json.dumps({what: found}) + "\n")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as running:
+        made = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *CAMERA])
+        yield made
+        made.close()
+
+
+@contextmanager
+def forked(folder: Path) -> Iterator[tuple[int, str]]:
+    """The same without the seconds that importing torch takes; yields the number of its process."""
+    here, there = socket.socketpair()
+    child = os.fork()
+    if not child:
+        try:
+            here.close()
+            serve(folder, make, "127.0.0.1", 0, None, None, lambda line: there.send(line.encode()))
+        finally:
+            os._exit(0)
+    there.close()
+    try:
+        found = re.search(r"http://\S+/", here.recv(1000).decode())
+        assert found is not None
+        yield child, found.group()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        here.close()

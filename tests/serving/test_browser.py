@@ -4,90 +4,30 @@ Skipped without Chromium: `make browser` installs it.
 """
 
 import os
-import shutil
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
-from PIL import Image
 
 from polyshot.classifier import FewShotClassifier
 from polyshot.data.toy import draw_example
 from polyshot.pool.forms import load_pools
-from polyshot.serving.app import make_app
-from polyshot.serving.run import listen_on
-from polyshot.serving.service import Service
 from tests.helpers import coloured, picture
 
-from .conftest import make
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="there is no Chromium on this machine: make browser"
+from .pages import (
+    add_class,
+    answers,
+    choose,
+    needs_chromium,
+    saved,
+    served,
+    teach,
+    until,
 )
+
+pytestmark = needs_chromium
 SHOTS = os.environ.get("POLYSHOT_SCREENSHOTS")
 """A folder, if the page is to be looked at."""
-
-
-@contextmanager
-def served(folder: Path, port: int = 0, maker: Any = make) -> Iterator[int]:
-    """Serve in a thread; yields the port."""
-    bound = listen_on("127.0.0.1", port)
-    app = make_app(Service(folder, maker))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
-    thread.start()
-    try:
-        yield bound.getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join()
-        bound.close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as running:
-        made = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield made
-        made.close()
-
-
-def saved(folder: Path, *images: Image.Image) -> list[str]:
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for i, image in enumerate(images):
-        paths.append(str(folder / f"{i}.png"))
-        image.save(paths[-1])
-    return paths
-
-
-def choose(page: Any, button: Any, files: Any) -> None:
-    with page.expect_file_chooser() as opened:
-        button.click()
-    opened.value.set_files(files)
-
-
-def add_class(page: Any, name: str) -> Any:
-    page.get_by_label("New class").fill(name)
-    page.keyboard.press("Enter")
-    card = page.get_by_role("region", name=f"Class {name}")
-    card.wait_for()
-    return card
-
-
-def until(page: Any, holds: Callable[[], bool]) -> None:
-    """Wait as Playwright does: its own way would need eval, which the page forbids."""
-    for _ in range(240):
-        if holds():
-            return
-        page.wait_for_timeout(50)
-    raise AssertionError("it does not come")
 
 
 def learned(page: Any, address: str) -> list[str] | None:
@@ -97,9 +37,7 @@ def learned(page: Any, address: str) -> list[str] | None:
     return about["fitted"]["classes"] if up_to_date else None
 
 
-def test_from_the_empty_page_to_the_export(  # noqa: PLR0915 (one way of one user)
-    browser: Any, tmp_path: Path
-) -> None:
+def test_from_the_empty_page_to_the_export(browser: Any, tmp_path: Path) -> None:
     context = browser.new_context(accept_downloads=True)
     page = context.new_page()
     asked, errors = [], []
@@ -111,20 +49,14 @@ def test_from_the_empty_page_to_the_export(  # noqa: PLR0915 (one way of one use
         page.set_default_timeout(12_000)
         page.goto(address)
         page.get_by_text("Nothing yet.").wait_for()
-        for c, name in enumerate(("red", "green")):
-            photos = [coloured(name, 10 * c + i) for i in range(3)]
-            card = add_class(page, name)
-            button = card.get_by_role("button", name=f"Add photos of {name}")
-            choose(page, button, saved(tmp_path / name, *photos))
-            card.get_by_text("3 examples").wait_for()
-        page.get_by_text("expected accuracy").wait_for()  # learning started by itself
+        teach(page, tmp_path, red=3, green=3)
+        page.locator("#accuracy").wait_for()  # learning started by itself
         assert page.locator("#accuracy").inner_text() == "100 %"
         new = saved(tmp_path / "new", coloured("red", 80), picture(7))
         choose(page, page.get_by_role("button", name="Choose photos"), new)
-        answers = page.locator("#answers > li")
-        answers.nth(1).wait_for()
         sure = page.locator("#answers > li", has_text="0.png")
-        assert sure.locator("strong").inner_text() == "red"
+        sure.get_by_role("strong").get_by_text("red", exact=True).wait_for()
+        assert answers(page).count() == 2
         assert sure.locator("meter").count() == 2
         assert "Answered by" in page.locator("#members").inner_text()
 
@@ -133,7 +65,7 @@ def test_from_the_empty_page_to_the_export(  # noqa: PLR0915 (one way of one use
         odd = page.locator("#answers > li", has_text="1.png")
         odd.locator("img").drag_to(card)
         card.get_by_text("1 example").wait_for()
-        until(page, lambda: answers.count() == 1)
+        until(page, lambda: answers(page).count() == 1)
         # The other one by keyboard: its class is chosen already.
         sure.locator("select").focus()
         page.keyboard.press("Tab")
@@ -145,7 +77,7 @@ def test_from_the_empty_page_to_the_export(  # noqa: PLR0915 (one way of one use
     with served(tmp_path / "folder", port):  # restarted: all of it is there
         page.reload()
         page.get_by_role("region", name="Class red").get_by_text("4 examples").wait_for()
-        page.get_by_text("expected accuracy").wait_for()
+        page.locator("#accuracy").wait_for()
         errors.clear()  # of what was asked while nobody answered
         with page.expect_download() as download:
             page.get_by_role("link", name="the classifier", exact=True).click()
@@ -216,21 +148,24 @@ def test_screenshots(browser: Any, tmp_path: Path) -> None:
             card.locator("img").first.wait_for()
         page.locator("#job").wait_for()
         shot("learning")
-        page.get_by_text("expected accuracy").wait_for(timeout=300_000)
+        page.locator("#accuracy").wait_for(timeout=300_000)
         queries = [str(file) for file in sorted(made.query.iterdir())]
         choose(page, page.get_by_role("button", name="Choose photos"), queries)
-        until(page, lambda: page.locator("#answers > li").count() == 12)
+        until(page, lambda: answers(page).count() == 12)
+        until(page, lambda: page.get_by_text("label next", exact=True).count() == 4)  # and the hint
         page.evaluate("scrollTo(0, 0)")
-        page.wait_for_timeout(500)
+        page.wait_for_timeout(300)
         shot("answering")
         page.emulate_media(color_scheme="dark")
         shot("dark")
         page.set_viewport_size({"width": 390, "height": 844})
+        page.wait_for_timeout(300)
         shot("narrow-dark")
         page.emulate_media(color_scheme="light")
-        page.locator("#use").scroll_into_view_if_needed()
+        page.locator("#answering .none").evaluate("one => one.scrollIntoView()")
         page.wait_for_timeout(300)
         shot("narrow")
+        page.evaluate("scrollTo(0, 0)")
         bad = tmp_path / "bad.png"
         bad.write_bytes(b"no image")
         page.set_viewport_size({"width": 1280, "height": 860})

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 import struct
 import threading
 import zlib
@@ -11,15 +12,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import uvicorn
 from PIL import Image
 
 from polyshot.errors import PolyshotError
 from polyshot.serving import batching
+from polyshot.serving.app import make_app
 from polyshot.serving.batching import Batcher
+from polyshot.serving.connections import limited_protocol
 from polyshot.serving.decoding import Decoder
 from polyshot.serving.limits import Limits, RefusedError
+from polyshot.serving.memory import Memory, resident_bytes
 from polyshot.serving.metrics import Metrics
-from polyshot.serving.run import check_address
+from polyshot.serving.run import check_address, listen_on
+from polyshot.serving.service import Service
 from tests.helpers import examples
 
 from .conftest import Api, encoded, make, red
@@ -61,7 +67,7 @@ def test_own_page_and_links_to_it_are_let_in(api: Api) -> None:
 def test_other_addresses_need_a_token(opened: Callable[..., Api]) -> None:
     api = opened("0.0.0.0", TOKEN)
     assert api.client.get("/").status_code == 200  # nothing of a project is here
-    for headers in ({}, {"authorization": "Bearer wrong"}, {"cookie": "polyshot_token=x"}):
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"cookie": "polyshot_token_=x"}):
         assert api.refused("GET", "/api/projects", headers=headers)[0] == 401
     bearer = {"authorization": f"Bearer {TOKEN}"}
     assert api("GET", "/api/projects", headers={**bearer, "host": "192.168.1.5:8000"}) == []
@@ -228,3 +234,97 @@ def test_a_body_that_does_not_come(opened: Callable[..., Api]) -> None:
 
     asyncio.run(ask())
     assert sent[0]["status"] == 408, sent
+
+
+def test_memory_that_is_full_is_refused(opened: Callable[..., Api]) -> None:
+    api = opened()
+    project = api.project()
+    api.teach(project)
+    path = f"/api/projects/{project}"
+    large = [("images", ("noise.png", encoded(Image.effect_noise((300, 300), 60))))]
+    assert len(large[0][1][1]) > 1 << 16
+    api = opened(memory_bytes=1000)
+    assert api.refused("POST", f"{path}/images", files=large)[0] == 413  # never, then
+    assert "memory" in api.refused("POST", f"{path}/fit")[1]
+    full = resident_bytes() // 2  # it has more already
+    api = opened(memory_bytes=full if full else 200_000)
+    code, sentence = api.refused("POST", f"{path}/images", files=large)
+    assert code == 429 and sentence.startswith("The memory is full")
+    stream = iter([b"x" * 60_000] * 20)  # its length is not said
+    kind = {"content-type": "application/json"}
+    assert api.refused("POST", f"{path}/images", content=stream, headers=kind)[0] == 429
+    assert api("GET", path)["labelled"] == 12
+    api("PATCH", path, json={"name": "small requests go on"})
+
+
+def test_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    has, dropped = 50, []
+    memory = Memory(100, lambda: has)
+    with memory.reserve(40):
+        assert memory.taken() == 90
+        with pytest.raises(RefusedError, match="ask again later"):
+            memory.reserve(20)
+    assert memory.taken() == 50
+
+    def give_up() -> None:
+        nonlocal has
+        dropped.append(has)
+        has = 10
+
+    memory.give_up = give_up
+    monkeypatch.setattr("polyshot.serving.memory.CALM", 0)
+    with memory.reserve(60), pytest.raises(RefusedError), memory.reserve(60):
+        pass
+    assert dropped == [50, 10] and memory.taken() == 10
+    with pytest.raises(RefusedError, match="send less") as refused:
+        memory.reserve(101)
+    assert refused.value.status == 413
+
+
+def test_the_queue_has_a_limit_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    classifier, begun, hold = make().fit(*examples(3, 3)), threading.Event(), threading.Event()
+    judge = classifier.judge
+
+    def watched(given: list[object]) -> object:
+        begun.set()
+        hold.wait(10)
+        return judge(given)
+
+    monkeypatch.setattr(classifier, "judge", watched)
+    image = np.zeros((10, 10, 3), np.uint8)
+    batcher = Batcher(99, Metrics(), most_bytes=700)
+    first = batcher.submit(classifier, [image])
+    begun.wait(10)
+    second = batcher.submit(classifier, [image, image])
+    with pytest.raises(RefusedError, match="2 images wait"):
+        batcher.submit(classifier, [image])
+    hold.set()
+    assert all(one.result(30) for one in first + second)
+    third = batcher.submit(classifier, [image, image, image])  # alone even a large one is let in
+    assert all(one.result(30) for one in third)
+    batcher.close()
+
+
+def test_connections_that_say_nothing(tmp_path: Path) -> None:
+    limits = Limits(connections=3, head_seconds=0.3)
+    bound = listen_on("127.0.0.1", 0)
+    app = make_app(Service(tmp_path / "folder", make, limits))
+    config = uvicorn.Config(app, log_level="warning", http=limited_protocol(limits), ws="none")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+    thread.start()
+    try:
+        silent = [socket.create_connection(bound.getsockname(), 10) for _ in range(3)]
+        silent[0].sendall(b"GET /healthz HTT")
+        with socket.create_connection(bound.getsockname(), 10) as more:
+            assert b"503" in more.recv(1000)
+        assert [one.recv(1000) for one in silent] == [b""] * 3  # closed without a word
+        with socket.create_connection(bound.getsockname(), 10) as asks:
+            asks.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b"200 OK" in asks.recv(1000)
+        for one in silent:
+            one.close()
+    finally:
+        server.should_exit = True
+        thread.join()
+        bound.close()

@@ -1,11 +1,12 @@
+import json
 import subprocess
 import sys
 from pathlib import Path
 
-from polyshot.config import override, preset
+import pytest
+
 from polyshot.data.pack import Pack
 from polyshot.pool.pool import Pool
-from polyshot.training.run import train
 from tests.helpers import metrics_of
 
 SCRIPT = """
@@ -34,6 +35,7 @@ try:
 finally:
     assert seen == [True] * 40, seen
 """
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 SETTINGS = [
     *("size=16", "model.width=4", "base.steps=40", "base.batch=32", "base.warm_up=2"),
     *("base.learning_rate=0.1", "base.mix=0.0", "base.validate_every=10", "modulator.steps=2"),
@@ -48,10 +50,9 @@ def test_two_processes_train_one_base_and_the_rest_is_the_firsts(
 ) -> None:
     """Started by torchrun: nobody may be waited for in steps 2 and 3."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     options = ["--preset", "tiny", "--device", "cpu", "--out", str(tmp_path / "run")]
     done = subprocess.run(
-        [*torchrun, "--nproc-per-node=2", str(tmp_path / "script.py")]
+        [*TORCHRUN, "--nproc-per-node=2", str(tmp_path / "script.py")]
         + ["train", str(packs[0].path.parent), *options]
         + [word for setting in SETTINGS for word in ("--set", setting)],
         capture_output=True,
@@ -66,8 +67,53 @@ def test_two_processes_train_one_base_and_the_rest_is_the_firsts(
     losses = [line["loss"] for line in metrics_of(tmp_path / "run") if line["step"] == "base"]
     assert len(losses) == 4  # one process writes
     assert losses[-1] < losses[0] - 0.1
-    train(packs, override(preset("tiny"), SETTINGS), tmp_path / "one", "base", "cpu")
-    alone = metrics_of(tmp_path / "one")
-    # Batch norm and augmentation differ between the processes, the images do not.
-    for one, both in zip(alone, losses, strict=True):
-        assert abs(one["loss"] - both) < 0.25
+
+
+FOLLOWED = """
+import json, sys, torch
+from pathlib import Path
+from polyshot.config import override, preset
+from polyshot.data.pack import open_packs
+from polyshot.training import loop, parallel
+from polyshot.training.run import train
+
+torch.set_num_threads(1)
+torch.set_default_dtype(torch.float64)
+packs, out, settings = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
+losses = []
+count = loop._Loop._count
+
+def watched(self, loss, fine):
+    losses.append(float(loss))
+    count(self, loss, fine)
+
+loop._Loop._count = watched
+pool = train(open_packs(packs), override(preset("tiny"), settings), out, "base", "cpu")
+values = pool.base.state_dict()
+sums = {name: float(values[name].double().sum()) for name in values}
+if int(__import__("os").environ.get("RANK", "0")) == 0:
+    (out / "followed.json").write_text(json.dumps({"losses": losses, "sums": sums}))
+"""
+
+
+def test_two_processes_follow_the_loss_of_one_with_the_joint_batch(
+    packs: list[Pack], tmp_path: Path
+) -> None:
+    """Augmented, mixed, normalised by joint statistics, in parts of different size: all the same.
+
+    In double precision, so that what is left of a difference is not the rounding of sums.
+    """
+    (tmp_path / "script.py").write_text(FOLLOWED)
+    followed = [*SETTINGS, "base.steps=12", "base.batch=31", "base.mix=0.8"]
+    words = [str(tmp_path / "script.py"), str(packs[0].path.parent)]
+    both = [*TORCHRUN, "--nproc-per-node=2", *words, str(tmp_path / "two"), json.dumps(followed)]
+    alone = [sys.executable, *words, str(tmp_path / "one"), json.dumps(followed)]
+    found = []
+    for command, out in ((both, "two"), (alone, "one")):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        found.append(json.loads((tmp_path / out / "followed.json").read_text()))
+    two, one = found
+    assert len(one["losses"]) == 12 and len({round(loss, 3) for loss in one["losses"]}) > 6
+    assert two["losses"] == pytest.approx(one["losses"], rel=1e-6)
+    assert two["sums"] == pytest.approx(one["sums"], rel=1e-5, abs=1e-5)

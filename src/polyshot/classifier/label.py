@@ -35,7 +35,8 @@ SHOWN = 5
 class LabelledFile:
     """What one file shows."""
 
-    path: Path
+    path: Path | str
+    """A file, or what names an image inside of one, or a URL."""
     label: str
     """A class, or `none of these`; empty where the file cannot be read."""
     probability: float | None
@@ -98,11 +99,7 @@ class LabelledFiles:
 
     def write_csv(self, path: Path) -> None:
         """Write a table with a row a file."""
-        text = io.StringIO()
-        writer = csv.writer(text)
-        writer.writerow(field.name for field in fields(LabelledFile))
-        writer.writerows(astuple(row) for row in self.rows)
-        write_text(path, text.getvalue())
+        write_text(path, as_csv(self.rows))
 
 
 def label_files(
@@ -213,8 +210,15 @@ def label_paths(
     images = classifier.read(paths, report)
     if images.bad and strict:
         raise cannot_read(images)
+    return label_read(classifier, paths, images)
+
+
+def label_read(
+    classifier: FewShotClassifier, names: Sequence[Path | str], images: ReadImages
+) -> list[LabelledFile]:
+    """Classify images that were read, and give those a row, too, that could not be."""
     rows = {
-        i: LabelledFile(paths[i], "", None, "", None, bad.kind) for i, bad in images.bad.items()
+        i: LabelledFile(names[i], "", None, "", None, bad.kind) for i, bad in images.bad.items()
     }
     if not len(images):
         return list(rows.values())
@@ -223,11 +227,20 @@ def label_paths(
         second, first = line.argsort(kind="stable")[-2:]
         best, other = (str(classifier.classes_[each]) for each in (first, second))
         if none is not None and none[k]:
-            rows[i] = LabelledFile(paths[i], NONE, None, best, float(line[first]))
+            rows[i] = LabelledFile(names[i], NONE, None, best, float(line[first]))
         else:
             chance = float(line[first])
-            rows[i] = LabelledFile(paths[i], best, chance, other, float(line[second]))
-    return [rows[i] for i in range(len(paths))]
+            rows[i] = LabelledFile(names[i], best, chance, other, float(line[second]))
+    return [rows[i] for i in range(len(names))]
+
+
+def as_csv(rows: Sequence[LabelledFile]) -> str:
+    """Write rows as a table."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(field.name for field in fields(LabelledFile))
+    writer.writerows(astuple(row) for row in rows)
+    return text.getvalue()
 
 
 def count_examples(classifier: FewShotClassifier) -> dict[Label, int]:

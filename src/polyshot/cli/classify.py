@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from polyshot.cli.options import Device, PoolName, Strict, ViewsName
+from polyshot.cli.options import (
+    Address,
+    Device,
+    EngineName,
+    Gpus,
+    PoolName,
+    Strict,
+    Threads,
+    ViewsName,
+)
 from polyshot.errors import PolyshotError
 
 if TYPE_CHECKING:
@@ -100,7 +109,11 @@ def fit(
 
 def classify(
     query: Annotated[
-        list[Path], Option(help="What to classify: files or folders; may be repeated.")
+        list[str],
+        Option(
+            help="What to classify: files or folders; may be repeated. Into a folder of labels "
+            "also Parquet and tar files (WebDataset), and URLs of them."
+        ),
     ],
     support: Annotated[
         Path | None, Option(help="Examples: a folder for each class, or a CSV of path,label.")
@@ -109,7 +122,13 @@ def classify(
         Path | None, Option(help="A classifier that 'polyshot fit' wrote, instead of examples.")
     ] = None,
     pool: PoolName = "default",
-    out: Annotated[Path | None, Option(help="Write a table: labels.csv.")] = None,
+    out: Annotated[
+        str,
+        Option(
+            help="Write a table: labels.csv. A folder or URL (labels/) takes any number of images, "
+            "a table a shard, and goes on where it was."
+        ),
+    ] = "",
     page: Annotated[
         Path | None,
         Option(help="Write a page to look at: thumbnails by label, the least certain first."),
@@ -120,6 +139,13 @@ def classify(
     views: ViewsName = None,
     strict: Strict = False,
     device: Device = None,
+    shard: Annotated[
+        int, Option(help="Files of a folder that share a table of a folder of labels.")
+    ] = 1000,
+    engine: EngineName = "local",
+    address: Address = "",
+    threads: Threads = 1,
+    gpus: Gpus = None,
 ) -> None:
     """Classify your images from a few examples of each class.
 
@@ -136,9 +162,19 @@ def classify(
     from polyshot.util.device import best_device
     from polyshot.util.files import check_writable
 
-    check_writable(out)
+    many = _is_folder(out)
+    if not many and engine != "local":
+        raise PolyshotError("--engine ray labels into a folder: name one, --out labels/.")
+    if not many:
+        check_writable(Path(out) if out else None)
     check_writable(page)
     form, where = "", best_device(device)
+    queries = [Path(each) for each in query]
+    if many and (model is None or page):
+        raise PolyshotError(
+            "A folder of labels is made by a classifier that is kept, without --page: "
+            "'polyshot fit' writes one, --model names it. Or write a table, --out labels.csv."
+        )
     if model is not None:
         given = {
             "--support": support is not None,
@@ -152,10 +188,17 @@ def classify(
             raise PolyshotError(
                 f"A classifier knows {', '.join(told)} already: leave that out, or fit another one."
             )
-        check_queries(query, strict)
+        if many:
+            typer.echo(
+                _label_many(
+                    model, query, out, shard, strict, device, engine, address, threads, gpus
+                )
+            )
+            return
+        check_queries(queries, strict)
         loaded = FewShotClassifier.load(model, where)
         with progress("images") as report:
-            answer = label_by(loaded, query, report, strict)
+            answer = label_by(loaded, queries, report, strict)
     elif support is None:
         raise PolyshotError(
             "Name your examples (--support photos/), or a classifier that 'polyshot fit' wrote "
@@ -164,11 +207,13 @@ def classify(
     else:
         pools, form = load_pools(pool, where, views)
         with progress("images") as report:
-            answer = label_files(pools, support, query, rule, adaptation, report, none_rate, strict)
+            answer = label_files(
+                pools, support, queries, rule, adaptation, report, none_rate, strict
+            )
     warn_left_out(answer.left_out)
     if answer.unread:
         warn(answer.unread_summary)
-    _show(answer, out)
+    _show(answer, Path(out) if out else None)
     if page:
         write_labels_page(page, answer)
         typer.echo(f"wrote {page}")
@@ -177,6 +222,39 @@ def classify(
     typer.echo(f"Learned on the examples: {answer.adaptation}")
     members = ", ".join(f"{name} {weight:.2f}" for name, weight in answer.members)
     typer.echo(f"Members used: {members}")
+
+
+def _is_folder(out: str) -> bool:
+    """Tell whether labels go into a folder: what has no suffix, and is no file, is one."""
+    path = Path(out)
+    if not out:  # a table on the terminal
+        return False
+    return "://" in out or out.endswith("/") or path.is_dir() or not (path.suffix or path.exists())
+
+
+def _label_many(
+    model: Path,
+    query: list[str],
+    out: str,
+    shard: int,
+    strict: bool,
+    device: str | None,
+    engine: str,
+    address: str,
+    threads: int,
+    gpus: float | None,
+) -> str:
+    """Label any number of images into a folder; returns what was done."""
+    from polyshot.classifier.many import label_many
+    from polyshot.cli.display import progress
+    from polyshot.engines.choice import chosen_engine
+
+    with (
+        progress("images") as report,
+        chosen_engine(engine, device, address, threads, gpus) as (runs, each),
+    ):
+        done = label_many(runs, each, model, query, out, shard, strict, report)
+    return f"{done}\nwrote {out}"
 
 
 def _show(answer: "LabelledFiles", out: Path | None) -> None:

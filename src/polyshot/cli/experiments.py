@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from polyshot.cli.options import MOST_EPISODES, Device, Preset, names_in
+from polyshot.cli.options import (
+    MOST_EPISODES,
+    Address,
+    Device,
+    EngineName,
+    Gpus,
+    Preset,
+    StoreUrl,
+    Threads,
+    names_in,
+)
 from polyshot.errors import PolyshotError
 
 Data = Annotated[
@@ -102,6 +112,11 @@ def reproduce(
             help="Processes that share the work: one a core on a CPU, 4 at most; 1 on a GPU.",
         ),
     ] = None,
+    engine: EngineName = "local",
+    address: Address = "",
+    threads: Threads = 1,
+    gpus: Gpus = None,
+    store: StoreUrl = "",
     helper: Annotated[str, Option(hidden=True)] = "",
 ) -> None:
     """Repeat the paper's tables and figures: run what is missing, and nothing twice.
@@ -112,12 +127,12 @@ def reproduce(
     Example: polyshot reproduce seen unseen --data packs --preset strong --out grid
     """
     from polyshot.cli.display import progress, show_table
+    from polyshot.engines.choice import chosen_engine
     from polyshot.engines.local import Helper, helped, lost, process_count
     from polyshot.experiments import protocols, run
     from polyshot.experiments.grid_folder import GridFolder
     from polyshot.experiments.jobs import Request
     from polyshot.experiments.report.paper import size_table
-    from polyshot.util.device import best_device
 
     wanted = protocols.find_protocols(names)
     if any(protocol.kind == "parameters" for protocol in wanted):
@@ -143,14 +158,17 @@ def reproduce(
         overrides=overrides,
         options=chosen,
     )
-    where = best_device(device)
     own = Helper.of(helper) if helper else None
-    together, command = process_count(processes, where), _command(context)
-    with progress("images", whole=run.BAR) as report:
+    command = _command(context)
+    with (
+        progress("images", whole=run.BAR) as report,
+        chosen_engine(engine, device, address, threads, gpus, store, processes) as (runs, each),
+    ):
         trained, others = GridFolder(out).packs(data, names_in(sources), config.size, report)
+        together = process_count(processes, runs.device) if engine == "local" else 1
         with helped(1 if own else together, shlex.split(command)[1:]) as helpers:
             how = (own.report, "", own.offset) if own else (report, command, 0.0)
-            done = run.reproduce(request, trained, others, config, out, where, *how)
+            done = run.reproduce(request, trained, others, config, out, runs, *how, each)
             gone = lost(helpers)
     typer.echo(str(done))
     if gone:
@@ -176,6 +194,11 @@ def tune(
     sources: Sources = "",
     settings: Options = None,
     device: Device = None,
+    engine: EngineName = "local",
+    address: Address = "",
+    threads: Threads = 1,
+    gpus: Gpus = None,
+    store: StoreUrl = "",
 ) -> None:
     """Try the declared settings of methods on validation classes of the sources.
 
@@ -184,18 +207,21 @@ def tune(
     Example: polyshot tune protonet feat --data packs --preset strong --out grid
     """
     from polyshot.cli.display import progress, show_table
+    from polyshot.engines.choice import chosen_engine
     from polyshot.experiments import tune as tuning
     from polyshot.experiments.grid_folder import GridFolder
     from polyshot.experiments.protocols import configured
-    from polyshot.util.device import best_device
 
     config, overrides, _ = configured(preset, settings or [])
     if overrides:
         raise PolyshotError("Tuning tries the declared settings of methods: leave theirs out.")
-    where = best_device(device)
-    with progress("images", whole=tuning.BAR) as report:
+    with (
+        progress("images", whole=tuning.BAR) as report,
+        chosen_engine(engine, device, address, threads, gpus, store) as (runs, each),
+    ):
         trained, _ = GridFolder(out).packs(data, names_in(sources), config.size, report)
-        points = tuning.tune(names or [], trained, config, out, where, report, _command(context))
+        how = (runs, report, _command(context), each)
+        points = tuning.tune(names or [], trained, config, out, *how)
     rows = []
     for point in points:
         tried = ", ".join(f"{name} {value:g}" for name, value in point.settings.items())

@@ -29,6 +29,31 @@ ViewsName = Annotated[
         "More is steadier, and as many times slower; as the pool says if not given.",
     ),
 ]
+EngineName = Annotated[
+    str,
+    Option("--engine", help="Where jobs run: local (this machine), or ray (a cluster, an extra)."),
+]
+Address = Annotated[
+    str,
+    Option(
+        help="Of a Ray cluster: auto, or ray-head:6379; without one, ray starts on this machine."
+    ),
+]
+Threads = Annotated[int, Option(help="Threads, and cores, of each job of --engine ray.")]
+Gpus = Annotated[
+    float | None,
+    Option(
+        help="GPUs of each job of --engine ray: 0.25 lets four share one; 1 where there are any."
+    ),
+]
+StoreUrl = Annotated[
+    str,
+    Option(
+        "--store",
+        help="A shared path or URL (s3://...) by which files travel between the machines of "
+        "--engine ray, instead of Ray's object store.",
+    ),
+]
 Strict = Annotated[
     bool,
     Option("--strict", help="Stop where an image cannot be read, before anything is learned."),

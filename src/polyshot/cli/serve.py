@@ -23,6 +23,10 @@ def serve(
     folder: Annotated[
         Path, Option(help="Where projects are kept: images, labels, classifiers.")
     ] = Path("polyshot-projects"),
+    memory: Annotated[
+        float | None,
+        Option(min=0.5, help="GiB that it may take; 8, or 3/4 of the machine's, if not given."),
+    ] = None,
     pool: PoolName = "default",
     views: ViewsName = None,
     device: Device = None,
@@ -34,6 +38,7 @@ def serve(
     from polyshot.util.device import best_device
 
     try:
+        from polyshot.serving.limits import GIB, Limits
         from polyshot.serving.run import check_address
         from polyshot.serving.run import serve as run
     except ModuleNotFoundError as error:
@@ -49,4 +54,5 @@ def serve(
     pools, form = load_pools(pool, best_device(device), views)
     if form:
         typer.echo(f"Form: {form}")
-    run(folder, lambda: FewShotClassifier(pools), host, port, token, model, typer.echo)
+    limits = Limits() if memory is None else Limits(memory_bytes=int(memory * GIB))
+    run(folder, lambda: FewShotClassifier(pools), host, port, token, model, typer.echo, limits)

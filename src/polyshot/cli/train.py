@@ -6,7 +6,17 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from polyshot.cli.options import MOST_EPISODES, Device, Preset, names_in
+from polyshot.cli.options import (
+    MOST_EPISODES,
+    Address,
+    Device,
+    EngineName,
+    Gpus,
+    Preset,
+    StoreUrl,
+    Threads,
+    names_in,
+)
 from polyshot.errors import PolyshotError
 
 Packs = Annotated[Path, Argument(help="A folder of packs.")]
@@ -36,10 +46,16 @@ def train(
     ] = "",
     joint: Annotated[bool, Option("--joint", help="Train base and modulators together.")] = False,
     device: Device = None,
+    engine: EngineName = "local",
+    address: Address = "",
+    threads: Threads = 1,
+    gpus: Gpus = None,
+    store: StoreUrl = "",
 ) -> None:
     """Train a pool in three steps: base, a modulator for each source, selector.
 
     Steps that are done are skipped; an interrupted run goes on where it was when started again.
+    With --engine ray each modulator is learned by a job of its own.
 
     Example: polyshot train packs --sources flowers,signs --preset tiny --out run
     """
@@ -49,6 +65,8 @@ def train(
     from polyshot.config import override
     from polyshot.config import preset as look_up
     from polyshot.data.pack import open_packs
+    from polyshot.engines.choice import chosen_engine
+    from polyshot.training.jobs import train_by
     from polyshot.training.run import train as run
 
     options = [*(settings or []), *(["joint=true"] if joint else [])]
@@ -61,8 +79,16 @@ def train(
     chosen = open_packs(packs, names_in(sources))
     if not sources:
         chosen = [pack for pack in chosen if pack.domain.split.train]
-    with progress("images") as report:
-        pool = run(chosen, config, out, step=step, device=device, start=start, progress=report)
+    with (
+        progress("images") as report,
+        chosen_engine(engine, device, address, threads, gpus, store) as (runs, each),
+    ):
+        if engine == "local":
+            pool = run(chosen, config, out, step=step, device=device, start=start, progress=report)
+        elif step != "all":
+            raise PolyshotError("--engine ray does all steps that are missing: leave out --step.")
+        else:
+            pool = train_by(runs, each, chosen, config, out, start, report)
     typer.echo(f"wrote {out / 'pool'}: {len(pool.members)} members, hash {pool.hash[:12]}")
 
 

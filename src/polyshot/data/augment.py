@@ -80,9 +80,12 @@ def augment(
     return recolour(resample(images, how, random, mirror), how, random)
 
 
-def chances(seed: int, step: int, images: int, device: torch.device) -> Tensor:
-    """Return the random numbers of a batch's augmentation, one column an image."""
-    rows = torch.arange(images, device=device)
+def chances(seed: int, step: int, images: int | Tensor, device: torch.device) -> Tensor:
+    """Return the random numbers of a batch's augmentation, one column an image.
+
+    `images` is their number, or int64 ``[B]`` their places in a batch that processes share.
+    """
+    rows = torch.arange(images, device=device) if isinstance(images, int) else images.to(device)
     random = counter_rng.uniform(counter_rng.key("augment", seed, step), rows, _COLUMNS)
     return random.to(torch.get_default_dtype())
 

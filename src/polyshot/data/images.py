@@ -68,7 +68,7 @@ class ReadImages:
         return self.pixels
 
 
-ImageLike = str | Path | bytes | Image.Image | NDArray[Any] | torch.Tensor
+ImageLike = str | Path | bytes | Image.Image | NDArray[Any] | torch.Tensor | BadImage
 Images = ImageLike | Sequence[ImageLike] | ReadImages
 
 
@@ -172,7 +172,7 @@ def _decode(data: bytes, sizes: Sequence[int]) -> list[NDArray[np.uint8]] | BadI
     if is_heif(data) and not can_read_heif():
         return BadImage(NO_HEIF)
     try:
-        with _no_warnings(), Image.open(io.BytesIO(data)) as image:
+        with _no_warnings(), Image.open(io.BytesIO(data), formats=_formats()) as image:
             full, size = image.size, max(sizes)
             image.draft("RGB", (size, size))  # JPEG only: decodes at 1/2, 1/4 or 1/8
             if image.width * image.height > MAX_PIXELS:
@@ -186,6 +186,12 @@ def _decode(data: bytes, sizes: Sequence[int]) -> list[NDArray[np.uint8]] | BadI
         return BadImage("too large for the memory")
     except Exception as error:  # Pillow's plugins raise a dozen types on damaged files
         return _damaged(error)
+
+
+def _formats() -> list[str]:
+    """List what Pillow reads without other programs: it would run EPS, which is a program."""
+    Image.init()
+    return [kind for kind in Image.ID if kind != "EPS"]
 
 
 class _Quiet:
@@ -244,6 +250,8 @@ def read_file(path: Path, offset: int = 0, length: int | None = None) -> bytes |
 
 def _load(item: ImageLike, sizes: Sequence[int]) -> list[NDArray[np.uint8]] | BadImage:
     """Load one image as uint8 ``[3, size, size]``, for each size."""
+    if isinstance(item, BadImage):  # who fetched it knows why
+        return item
     if isinstance(item, str | Path):
         data = read_file(Path(item))
         return data if isinstance(data, BadImage) else _decode(data, sizes)

@@ -135,7 +135,8 @@ class Batch(NamedTuple):
 class Batches:
     """Random batches: a source of n images is drawn from with weight n ** sampling.
 
-    The batch of an update is a function of (seed, number) alone; each process takes its slice. With
+    The batch of an update is a function of (seed, number) alone; each process takes its slice, so
+    that it does not depend on how many there are. With
     `sources` int64 [B], rows are of these instead.
     """
 
@@ -160,7 +161,9 @@ class Batches:
         self._sizes = sizes.to(where, torch.float32)
         self._starts = torch.tensor(images.starts[:-1], device=where)
         self._mirror = torch.tensor([pack.domain.mirror for pack in images.packs], device=where)
-        self._rows = torch.arange(batch, device=where)[self.slice]
+        self._every = torch.arange(batch, device=where)
+        self.rows = self._every[self.slice]
+        """int64 ``[B]``: places of this process's images in the batch of all."""
         self._sources = None if sources is None else sources.to(where)
         self._made = Prefetch(self._make, last, ahead=not images.resident)
 
@@ -168,19 +171,37 @@ class Batches:
         """Return the batch of an update, on the device."""
         return Batch(*(self.images.bring(tensor) for tensor in self._made(number)))
 
+    def partners(self, number: int, partner: Callable[[Tensor], Tensor]) -> tuple[Batch, Tensor]:
+        """Return the images that others of an update are mixed with, and their places.
+
+        ``partner(sources [joint batch])`` says for each place which one.
+        """
+        if len(self.rows) == len(self._every):
+            raise ValueError("One process has all images of the batch.")
+        sources = self._drawn(number, self._every)[0]
+        places = partner(sources)[self.slice]
+        return Batch(*(self.images.bring(tensor) for tensor in self._make(number, places))), places
+
     def close(self) -> None:
         """Stop reading ahead."""
         self._made.close()
 
-    def _make(self, number: int) -> Batch:
-        stream, sources = counter_rng.key("batch", self.seed, number), self._sources
-        random = counter_rng.uniform(stream, self._rows, 2)  # [2, B]
-        if sources is None:
-            sources, random = torch.searchsorted(self._bounds, random[0], right=True), random[1:]
+    def _make(self, number: int, rows: Tensor | None = None) -> Batch:
+        sources, random = self._drawn(number, self.rows if rows is None else rows)
         # 24 bits times a size below 2^24 never rounds up to the size.
-        within = (random[0] * self._sizes[sources]).to(torch.int64)
+        within = (random * self._sizes[sources]).to(torch.int64)
         places, mirror = self._starts[sources] + within, self._mirror[sources]
         return Batch(self.images.take(places), self.images.labels[places], sources, mirror)
+
+    def _drawn(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Draw the sources of some places of an update's batch, and a number in [0, 1) for each."""
+        stream, sources = counter_rng.key("batch", self.seed, number), self._sources
+        random = counter_rng.uniform(stream, rows, 2)  # [2, B]
+        if sources is None:
+            sources, random = torch.searchsorted(self._bounds, random[0], right=True), random[1:]
+        else:
+            sources = sources[rows]
+        return sources, random[0]
 
 
 def _free_memory(device: torch.device) -> int:

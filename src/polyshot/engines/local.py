@@ -1,18 +1,25 @@
-"""Other processes that run the same command beside this one, each on a share of the cores.
+"""The engine of one machine: jobs one after the other in this process, and others beside it.
 
-A small network keeps two cores less busy than two networks on one core each do.
+Other processes run the same command on the same folder, each on a share of the cores: a small
+network keeps two cores less busy than two networks on one core each do. Who works on a job holds
+its lock; the others take other jobs first, then wait for it and look again.
 """
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
+from polyshot.engines.job import Engine, Event, Failed, Job, Place, Resources, Waiting
 from polyshot.errors import PolyshotError
+from polyshot.util.device import forget
+from polyshot.util.files import locked, locked_if_free
+from polyshot.util.progress import Progress
 
 MOST = 4
 """Processes if nobody says how many: each holds networks and images of its own."""
@@ -96,3 +103,69 @@ def helped(count: int, command: Sequence[str]) -> Iterator[list[subprocess.Popen
 def lost(helpers: Sequence[subprocess.Popen[bytes]]) -> int:
     """Count the helpers that have ended in another way than with all or some cells measured."""
     return sum(helper.poll() not in (None, 0, 1) for helper in helpers)
+
+
+class Local(Engine):
+    """Runs jobs in this process; files need not travel."""
+
+    def __init__(self, device: torch.device | None = None):
+        self.device = device or torch.device("cpu")
+
+    def run(
+        self, jobs: Sequence[Job], folder: Path, report: Progress | None = None
+    ) -> Generator[Event, None, None]:
+        """Run jobs in their order; those that another process works on come last."""
+        waiting, patient = Waiting(jobs), False
+        while waiting.jobs:
+            begun = False
+            for job in waiting.ready():
+                with _lock(folder, job.key, patient) as mine:
+                    if mine:
+                        begun, patient = True, False
+                        waiting.jobs.remove(job)
+                        wrong = yield from self._do(job, folder, report)
+                        yield waiting.end(job, wrong)
+                if begun:
+                    break  # what has waited for it comes next, in the order of the jobs
+            yield from waiting.give_up()
+            patient = not begun  # nothing but what others are at: wait for the first
+
+    def stream(
+        self,
+        make: Callable[..., Callable[[Any], Any]],
+        arguments: tuple[Any, ...],
+        items: Iterable[Any],
+        resources: Resources,  # noqa: ARG002 (all that this process has)
+    ) -> Iterator[Any]:
+        """Work on one item after the other, in this process."""
+        yield from map(make(self.device, *arguments), items)
+
+    def _do(
+        self, job: Job, folder: Path, report: Progress | None
+    ) -> Generator[Event, None, Failed | None]:
+        told = job.call(Place(folder, self.device, job.inputs, report), *job.arguments)
+        while True:
+            try:
+                value = next(told, _END)
+            except Exception as error:  # whatever it is, the other jobs go on
+                wrong = Failed.of(error)
+                forget(error)
+                return wrong
+            if value is _END:
+                return None
+            yield Event(job, value)
+
+
+_END = object()
+
+
+def _lock(folder: Path, key: str, wait: bool) -> AbstractContextManager[bool]:
+    """Hold the lock of a job; without waiting it yields False where another process has it."""
+    file = folder / "locks" / f"{key}.lock"
+    return _always(file) if wait else locked_if_free(file)
+
+
+@contextmanager
+def _always(file: Path) -> Iterator[bool]:
+    with locked(file):
+        yield True

@@ -9,13 +9,14 @@ Where a method learns whole networks (`Method.slow`), that takes as long for eve
 measurement itself is timed, instead of learning some episodes again.
 """
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from polyshot.config import Config
@@ -24,7 +25,6 @@ from polyshot.evaluation.evaluate import Measured, describe, measure
 from polyshot.evaluation.results import Result
 from polyshot.evaluation.targets import Target
 from polyshot.methods.method import Fitted, Method, Settings, check_adaptation
-from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.views import VIEWS
 from polyshot.predict.predict import Answers
 from polyshot.tasks import Tasks
@@ -73,7 +73,8 @@ class Meter:
         config = self.world.config
         start = time.perf_counter()
         groups = target.groups(shape, episodes)
-        measured = measure(predictor(self.fitted, adaptation), groups, config.model.dim, adaptation)
+        predict = predictor(self.fitted, adaptation)
+        measured = measure(predict, groups, self._base[0], adaptation)
         elapsed = (time.perf_counter() - start) / episodes
         if adaptation in self.method.slow:
             self._seconds.setdefault((shape, adaptation), elapsed)
@@ -111,7 +112,13 @@ class Meter:
         every = self.fitted.passes(shape, adaptation)
         learning = self.fitted.learning_passes(shape, adaptation)
         passes = (every - learning) * len(VIEWS[config.views]) + learning
-        return round(passes * pass_cost(config.model, config.size))
+        return round(passes * self._base[1])
+
+    @cached_property
+    def _base(self) -> tuple[int, int]:
+        """Length of the base's embeddings, and what a pass of it costs; no weights are needed."""
+        base = self.world.initial()
+        return base.config.dim, pass_cost(base, self.world.config.size)
 
     def _time(self, target: Target, shape: EpisodeShape, adaptation: str) -> float:
         key = shape, adaptation
@@ -147,11 +154,10 @@ def _time_alone(fitted: Fitted, tasks: Tasks, adaptation: str, passes: float) ->
     return (again + needed * max(0.0, first - again)) / len(tasks)
 
 
-@cache
-def pass_cost(config: ResNetConfig, size: int) -> int:
+def pass_cost(network: nn.Module, size: int) -> int:
     """Count the multiply-adds of one forward pass of one image of so many pixels a side."""
-    with torch.device("meta"):  # shapes are all that counting needs
-        network, image = ResNet(config).eval(), torch.empty(1, 3, size, size)
+    shapes = copy.deepcopy(network).to("meta").eval()  # they are all that counting needs
+    image = torch.empty(1, 3, size, size, device="meta")
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        network(image)
+        shapes(image)
     return int(counter.get_total_flops()) // 2  # it counts an addition and a multiplication

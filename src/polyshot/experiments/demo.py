@@ -103,7 +103,7 @@ def _label_example(folder: Path, pool: Pool) -> str:
     example = Example(folder) if folder.exists() else draw_example(folder, UNSEEN[-1])
     pools, form = load_pools(NAME) if has_default() else ([pool], "")
     answer = label_files(pools, example.support, [example.query])
-    right, count = example.right((row.path, row.label) for row in answer.rows)
+    right, count = example.right((Path(row.path), row.label) for row in answer.rows)
     who = f"the default, {form}," if form else "this pool"
     return (
         f"From five examples of each of five classes, {who} labelled {right} of {count} images in "

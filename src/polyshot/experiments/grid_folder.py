@@ -7,7 +7,6 @@ whole or not at all, and one file belongs to one cell: several processes can wor
 
 import subprocess
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,11 +18,12 @@ import torch
 from polyshot.data.pack import Pack, open_packs
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.toy import keep_packs
+from polyshot.engines.job import Failed
 from polyshot.errors import PolyshotError
 from polyshot.experiments.protocols import EMBEDDED, PARTS, part_sources
 from polyshot.training.folder import environment
 from polyshot.util import __version__
-from polyshot.util.files import locked, locked_if_free, read_json, write_json
+from polyshot.util.files import locked, read_json, write_json
 from polyshot.util.progress import Progress
 
 
@@ -93,23 +93,15 @@ class GridFolder:
         """Hold a lock; waits for a process that has it."""
         return locked(self.path / "locks" / f"{name}.lock")
 
-    def lock_if_free(self, name: str) -> AbstractContextManager[bool]:
-        """Hold a lock, or yield False at once where another process has it."""
-        return locked_if_free(self.path / "locks" / f"{name}.lock")
-
-    def fail(self, name: str, what: str, error: Exception) -> str:
-        """Note that a cell failed; returns the error in one line."""
-        message = " ".join(str(error).split())
-        if not isinstance(error, PolyshotError):
-            message = f"{type(error).__name__}: {message}"
+    def fail(self, name: str, what: str, failed: Failed) -> None:
+        """Note that a cell failed."""
         about = {
             "what": what,
-            "error": message,
+            "error": failed.message,
             "when": time.strftime("%Y-%m-%d %H:%M:%S"),
-            "traceback": "".join(traceback.format_exception(error)),
+            "traceback": failed.traceback,
         }
         write_json(self._failure(name), about)
-        return message
 
     def succeed(self, name: str) -> None:
         """Forget a failure."""

@@ -37,7 +37,7 @@ from polyshot.experiments.protocols import (
 )
 from polyshot.methods.method import Method, find_methods
 from polyshot.pool.files import check_domains
-from polyshot.training.training_run import TrainingRun, settings_mark
+from polyshot.training.training_run import Training, TrainingRun, settings_mark
 from polyshot.util.files import write_json, write_text
 
 EPISODE_SEED = 0
@@ -252,8 +252,16 @@ class Job(ABC):
         return self.is_done(cell)
 
     @abstractmethod
+    def shared(self, run: TrainingRun) -> list[Training]:
+        """List the trainings that other jobs need as well."""
+
+    @abstractmethod
     def fit(self, run: TrainingRun) -> Measure:
         """Train what is missing; returns what measures cells."""
+
+    @abstractmethod
+    def outputs(self) -> tuple[str, ...]:
+        """List patterns of the files that its cells leave in the grid's folder."""
 
 
 @dataclass(eq=False)
@@ -279,6 +287,15 @@ class AccuracyJob(Job):
                 self.grid.copy_shares(name, known.protocol, protocol, known.target)
         self._write(known, cell, missing)
         return True
+
+    def shared(self, run: TrainingRun) -> list[Training]:
+        """List the method's."""
+        return self.method.shared(run, self.settings)
+
+    def outputs(self) -> tuple[str, ...]:
+        """Name results and shares."""
+        results = f"results/{self.world}/{self.name}/*.jsonl"
+        return results, f"shares/*-{self.lock}.json", f"shares/*-{self.lock}-*.json"
 
     def fit(self, run: TrainingRun) -> Measure:
         """Train the method."""
@@ -354,6 +371,16 @@ class ContributionJob(Job):
     def is_done(self, cell: Cell) -> bool:
         """Look for the counts."""
         return self._file(cell).exists()
+
+    def shared(self, run: TrainingRun) -> list[Training]:
+        """List those of the methods."""
+        methods = find_methods(CONTRIBUTORS)
+        found = [each for one in methods for each in one.shared(run, self.settings[one.name])]
+        return list({each.key: each for each in found}.values())
+
+    def outputs(self) -> tuple[str, ...]:
+        """Name the counts."""
+        return (f"contributions/{self.lock}-*.json",)
 
     def fit(self, run: TrainingRun) -> Measure:
         """Train the methods."""

@@ -41,7 +41,7 @@ class Thumbnail:
 def write_labels_page(path: Path, answer: LabelledFiles) -> None:
     """Write the page; what classifies sees the same square of each image."""
     rows = [row for row in answer.rows if not row.reason]
-    pictures = _pictures([row.path for row in rows])
+    pictures = _pictures([Path(row.path) for row in rows])
     shown = [Thumbnail(row, source) for row, source in zip(rows, pictures, strict=True)]
     shown.sort(key=lambda one: one.sure)
     labels = sorted({one.row.label for one in shown}, key=lambda label: (label == NONE, label))

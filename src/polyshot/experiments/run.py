@@ -1,26 +1,26 @@
 """Running a grid: what is missing, and nothing twice; a cell that fails does not stop the others.
 
-Several processes may run on one folder. Who works on a job holds its lock; the others take other
-jobs first, then wait for it and look again.
+Trainings that several methods share, and the cells of each method, are jobs of an engine
+(`polyshot.engines`): here is what they are, in which order, and what is counted of them.
 """
 
 import time
-from collections.abc import Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
-import torch
-
+from polyshot import engines
 from polyshot.config import Config
+from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack
-from polyshot.errors import join_names
-from polyshot.evaluation.targets import Target
+from polyshot.engines.local import Local
+from polyshot.errors import PolyshotError, join_names
+from polyshot.experiments import bench
+from polyshot.experiments.bench import Bench, Plan, Told, training_job
 from polyshot.experiments.grid_folder import Cell, GridFolder
-from polyshot.experiments.jobs import Job, Measure, Request, jobs_of
-from polyshot.models.views import Views
-from polyshot.training.training_run import TrainingRun
-from polyshot.util.device import forget, free_memory
+from polyshot.experiments.jobs import Job, Request
 from polyshot.util.progress import Progress
 
 BAR = "cells"
@@ -61,31 +61,29 @@ def reproduce(
     others: Sequence[Pack],
     config: Config,
     out: Path,
-    device: torch.device | None = None,
+    engine: engines.Engine | None = None,
     report: Progress | None = None,
     command: str = "",
     offset: float = 0.0,
+    resources: engines.Resources | None = None,
 ) -> Summary:
     """Run the cells of some protocols that a folder lacks.
 
     `sources` can be trained on, `others` are tested on and never trained on. Several protocols,
     presets and seeds may share the folder `out`; failures are noted in it, and tried again next
-    time. `report` is told of the progress of the grid (`BAR`) and of every training; `command` is
-    for the record. `offset` is the share of the worlds to leave for the end: processes that start
-    at different ones do not wait for each other's trainings.
+    time. `engine` runs the jobs, this process by default; each takes `resources`. `report` is told
+    of the progress of the grid (`BAR`) and of trainings; `command` is for the record. `offset` is
+    the share of the worlds to leave for the end: processes that start at different ones do not wait
+    for each other's trainings.
     """
     start = time.perf_counter()
     request.check(sources, others, config)
-    trials = request.trials(sources, others)
+    plan, engine = Plan(request, sources, others, config), engine or Local()
+    request.trials(sources, others)  # refuses, before there is a folder
     grid = GridFolder(out)
-    device = device or torch.device("cpu")
-    jobs = [
-        job
-        for seed in range(request.seeds)
-        for job in jobs_of(request, trials, replace(config, seed=config.seed + seed), grid)
-    ]
-    run = _Run(grid, from_world(jobs, offset), device, report)
-    grid.note(command, [*sources, *others], device)
+    jobs = from_world(plan.jobs(grid), offset)
+    run = _Run(grid, plan, jobs, engine, resources or engines.Resources(), report)
+    grid.note(command, [*sources, *others], engine.device)
     run.all()
     run.summary.seconds = time.perf_counter() - start
     return run.summary
@@ -100,91 +98,111 @@ def from_world(jobs: Sequence[Job], offset: float) -> list[Job]:
 
 class _Run:
     def __init__(
-        self, grid: GridFolder, jobs: Sequence[Job], device: torch.device, report: Progress | None
+        self,
+        grid: GridFolder,
+        plan: Plan,
+        jobs: Sequence[Job],
+        engine: engines.Engine,
+        resources: engines.Resources,
+        report: Progress | None,
     ):
-        self.grid, self.jobs, self.device, self.report = grid, jobs, device, report
+        self.grid, self.plan, self.jobs, self.engine = grid, plan, jobs, engine
+        self.resources, self.report, self.key = resources, report, uuid4().hex
         cells = [cell for job in jobs for cell in job.cells]
         self.open = {job: [cell for cell in job.cells if not job.is_done(cell)] for job in jobs}
         left = sum(map(len, self.open.values()))
         self.summary = Summary(cells=len(cells), before=len(cells) - left)
-        self._shapes = list(dict.fromkeys(cell.shape for cell in cells))
-        self._episodes = max((cell.episodes for cell in cells), default=2)
-        self._views: Views = jobs[0].plan.config.views if jobs else "one"  # no protocol changes it
-        self._targets: dict[tuple[str, str], Target] = {}
-        self._world: tuple[str, TrainingRun] | None = None
         self._missing = [(job, cell) for job, cells_of in self.open.items() for cell in cells_of]
         self._looked = time.monotonic()
 
     def all(self) -> None:
-        """Work on every job with open cells; on those of other processes last."""
+        """Hand every job with open cells to the engine, and count what comes back."""
         self._tell()
-        busy = []
+        for job in self.jobs:
+            for cell in list(self.open[job]):
+                self._complete(job, cell)
+        bench.set_up(self.key, Bench(self.grid.path, self.jobs, self.engine.device))
+        work = list(self._work())
+        measured = {one.key: job for job, one in work if job is not None}
+        every = [one for _, one in work]
+        try:
+            with closing(self.engine.run(every, self.grid.path, self.report)) as events:
+                for event in events:
+                    self._hear(measured.get(event.job.key), event)
+        finally:
+            bench.leave()
+
+    def _hear(self, job: Job | None, event: engines.Event) -> None:
+        if job is None:  # a training: what becomes of it shows in the cells that need it
+            return
+        if event.failed:
+            for cell in list(self.open[job]):
+                self._fail(job, cell, event.failed)
+        elif not event.ended:
+            self._count(job, event.value)
+
+    def _complete(self, job: Job, cell: Cell) -> None:
+        """Settle a cell that needs no measuring: it is known, or its target cannot serve it."""
+        try:
+            if job.is_known(cell):
+                self._count(job, Told(cell.name, "known"))
+            else:
+                # A shape that the target cannot serve needs no training to be refused.
+                EpisodeSampler(cell.target.domain, cell.shape, part=cell.part, seed=cell.seed)
+        except PolyshotError as error:
+            self._fail(job, cell, engines.Failed.of(error))
+
+    def _work(self) -> Iterator[tuple[Job | None, engines.Job]]:
+        """List the engine's jobs: before those of a world's cells, what they are trained on."""
+        known: set[str] = set()
         for job in self.jobs:
             if not self.open[job]:
                 continue
-            with self.grid.lock_if_free(job.lock) as free:
-                if free:
-                    self._work(job)
-                else:
-                    busy.append(job)
-        for job in busy:
-            with self.grid.lock(job.lock):
-                self._work(job)
-        self._leave_world()
+            shared = job.shared(job.plan)
+            for training in shared:
+                if training.key not in known:
+                    known.add(training.key)
+                    how = (bench.train, (*self._who(job), training.key))
+                    yield None, training_job(training, *how, self.plan, self.resources)
+            world = f"worlds/{job.plan.before.name}"
+            own = (f"{world}/world.json", f"{world}/rivals/**")
+            reads = [f"worlds/{pattern}" for each in shared for pattern in each.reads()]
+            yield (
+                job,
+                engines.Job(
+                    job.lock,
+                    bench.measure,
+                    (*self._who(job), [cell.name for cell in self.open[job]]),
+                    self.plan.inputs(),
+                    reads=tuple(dict.fromkeys((*own, *reads, *job.outputs()))),
+                    outputs=(*own, *job.outputs()),
+                    needs=tuple(each.key for each in shared),
+                    resources=self.resources,
+                ),
+            )
 
-    def _work(self, job: Job) -> None:
-        """Measure the open cells of a job whose lock is held; some may be done by now."""
-        fitted: Future[Measure] = Future()
-        for cell in self.open[job]:
-            if job.is_done(cell):
-                self.summary.elsewhere += 1
-            else:
-                self._measure(job, cell, fitted)
-            self._tell()
+    def _who(self, job: Job) -> tuple[Plan, str, tuple[str, str]]:
+        return self.plan, self.key, (job.world, job.name)
 
-    def _measure(self, job: Job, cell: Cell, fitted: "Future[Measure]") -> None:
-        try:
-            if job.is_known(cell):
-                self.summary.before += 1
-            else:
-                target = self._target(cell)
-                target.tasks(cell.shape)  # a shape that it cannot serve needs no training
-                self._fit(job, fitted)(cell, target)
-                self.summary.measured += 1
-            self.grid.succeed(job.label(cell))
+    def _count(self, job: Job, told: Told) -> None:
+        (cell,) = (cell for cell in self.open[job] if cell.name == told.cell)
+        if told.failed:
+            self._fail(job, cell, told.failed)
             return
-        except Exception as error:  # whatever it is, the other cells go on
-            what = job.describe(cell)
-            self.summary.failed.append(f"{what}: {self.grid.fail(job.label(cell), what, error)}")
-            forget(error)
+        self.open[job].remove(cell)
+        if told.how != "there":
+            self.grid.succeed(job.label(cell))
+        self.summary.before += told.how == "known"
+        self.summary.elsewhere += told.how == "there"
+        self.summary.measured += told.how == "measured"
+        self._tell()
 
-    def _fit(self, job: Job, fitted: "Future[Measure]") -> Measure:
-        """Train a job's method when the first cell needs it; a failure counts for all its cells."""
-        if not fitted.done():
-            try:
-                fitted.set_result(job.fit(self.world(job)))
-            except Exception as error:
-                fitted.set_exception(error)
-        return fitted.result()
-
-    def _target(self, cell: Cell) -> Target:
-        key = cell.target.domain.name, cell.part
-        if key not in self._targets:
-            episodes = (self._shapes, self._episodes, cell.seed, cell.part)
-            self._targets[key] = Target(cell.target, self.device, *episodes, views=self._views)
-        return self._targets[key]
-
-    def world(self, job: Job) -> TrainingRun:
-        """Return the world of a job, the same as long as jobs of the same one follow."""
-        if self._world is None or self._world[0] != job.world:
-            self._leave_world()
-            self._world = job.world, replace(job.plan, device=self.device, report=self.report)
-        return self._world[1]
-
-    def _leave_world(self) -> None:
-        if self._world is not None:
-            self._world = None  # with its networks go the embeddings that targets keep of them
-            free_memory()
+    def _fail(self, job: Job, cell: Cell, failed: engines.Failed) -> None:
+        self.open[job].remove(cell)
+        what = job.describe(cell)
+        self.grid.fail(job.label(cell), what, failed)
+        self.summary.failed.append(f"{what}: {failed.message}")
+        self._tell()
 
     def _tell(self) -> None:
         if self.report:

@@ -7,20 +7,27 @@ inside (or `MOST_BEYOND` were tried).
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 
+from polyshot import engines
 from polyshot.config import Config
 from polyshot.data.pack import Pack
+from polyshot.engines.local import Local
 from polyshot.errors import PolyshotError, join_names
 from polyshot.evaluation.meter import answer
+from polyshot.experiments.bench import Plan, training_job
 from polyshot.experiments.grid_folder import GridFolder
+from polyshot.experiments.jobs import Request
 from polyshot.methods.method import Method, Settings, find_methods
 from polyshot.tasks import Tasks
-from polyshot.training.training_run import TrainingRun
+from polyshot.training.training_run import TrainingRun, settings_mark
 from polyshot.util.files import read_json, write_json
 from polyshot.util.progress import Progress
 
@@ -28,6 +35,8 @@ BAR = "points"
 """Name of the progress of the whole tuning."""
 SLOW_EPISODES = 20
 """Of each source, for methods that learn a whole network an episode."""
+TUNED = "tuned.json"
+"""The file of the outcome, in the grid's folder."""
 MOST_BEYOND = 4
 """Points of a method that are tried beyond the ends of its grid, at most."""
 
@@ -48,15 +57,18 @@ def tune(
     packs: Sequence[Pack],
     config: Config,
     out: Path,
-    device: torch.device | None = None,
+    engine: engines.Engine | None = None,
     report: Progress | None = None,
     command: str = "",
+    resources: engines.Resources | None = None,
 ) -> list[Point]:
     """Try the grid of methods, all that have one by default, in the world of all sources.
 
     Trainings are shared with `reproduce`, whose folder `out` may be; the outcome is in its
-    ``tuned.json``. `report` is told of the progress (`BAR`) and of every training; `command` is for
-    the record. Returns all points of these methods, in their order.
+    ``tuned.json``. Points are jobs of `engine`, this process by default, and each takes
+    `resources`. `report` is told of the progress (`BAR`) and of trainings; `command` is for the
+    record. Returns all points of these methods, in their order. Where points fail, the others are
+    tried before that is an error.
     """
     methods = find_methods(names)
     if names and (fixed := [method.name for method in methods if not method.grid]):
@@ -65,73 +77,182 @@ def tune(
             f"There is nothing to tune in {join_names(fixed)}, only in {join_names(tunable, 20)}."
         )
     methods = [method for method in methods if method.grid]
-    grid = GridFolder(out)
-    device = device or torch.device("cpu")
-    world = TrainingRun(packs, config, grid.worlds, device, report)
-    outcome = _Outcome(grid, world)
-    grid.note(command, packs, device)
-    search = _Search(world, outcome, report, sum(len(points(method)) for method in methods))
-    return [point for method in methods for point in search.of(method)]
+    grid, engine = GridFolder(out), engine or Local()
+    plan = Plan(Request(()), packs, [], config)
+    search = _Search(plan, grid, engine, resources or engines.Resources(), report)
+    grid.note(command, packs, engine.device)
+    return search.all(methods)
 
 
 class _Search:
-    """Tries points one after the other."""
+    """Hands points to the engine, in rounds: the declared ones first, then those beyond."""
 
     def __init__(
-        self, world: TrainingRun, outcome: "_Outcome", report: Progress | None, total: int
+        self,
+        plan: Plan,
+        grid: GridFolder,
+        engine: engines.Engine,
+        resources: engines.Resources,
+        report: Progress | None,
     ):
-        self.world, self.outcome, self.report, self.total = world, outcome, report, total
-        self.done, self._tasks = 0, list[Tasks]()
+        self.plan, self.grid, self.engine, self.resources = plan, grid, engine, resources
+        self.report, self.key = report, uuid4().hex
+        cpu = torch.device("cpu")
+        self.world = TrainingRun(plan.sources, plan.config, grid.worlds, cpu)
+        self.outcome = _Outcome(grid, self.world)
+        self.done = self.total = 0
+        self.tried: dict[str, list[tuple[dict[str, float], float]]] = {}
 
-    def of(self, method: Method) -> list[Point]:
-        """Try the points of a method's grid, then those beyond its ends where the best is."""
-        tried: list[tuple[dict[str, float], float]] = []
-        for settings in points(method):
-            tried.append((settings, self._value(method, settings)))
-        for settings in itertools.islice(_beyond(method, tried), MOST_BEYOND):
-            self.total += 1
-            tried.append((settings, self._value(method, settings)))
-        if self.report:
-            self.report(BAR, self.done, self.total)
-        best = max(tried, key=lambda each: each[1])  # the first of equal ones
-        return [Point(method.name, *each, each is best) for each in tried]
+    def all(self, methods: Sequence[Method]) -> list[Point]:
+        """Try the points of all methods, then those beyond the ends where the best is."""
+        wanted = [(method, points(method)) for method in methods]
+        self.total = sum(len(every) for _, every in wanted)
+        self._tell()
+        _set_up(self.key, _World(replace(self.world, device=self.engine.device)))
+        try:
+            for turn in range(1 + MOST_BEYOND):
+                if turn:
+                    self.total += len(wanted)
+                self._try(wanted)
+                further = [
+                    (method, _beyond(method, self.tried[method.name])) for method, _ in wanted
+                ]
+                wanted = [(method, [one]) for method, one in further if one is not None]
+        finally:
+            _WORLDS.clear()
+        found = []
+        for method in methods:
+            tried = self.tried[method.name]
+            best = max(tried, key=lambda each: each[1])  # the first of equal ones
+            found += [Point(method.name, *each, each is best) for each in tried]
+        return found
 
-    def _value(self, method: Method, settings: Settings) -> float:
-        """Look a point up, or try it."""
-        if self.report:
-            self.report(BAR, self.done, self.total)
+    def _try(self, wanted: Sequence[tuple[Method, list[dict[str, float]]]]) -> None:
+        """Look points up, or have them tried."""
+        jobs: dict[str, engines.Job] = {}
+        asked: dict[str, tuple[Method, dict[str, float]]] = {}
+        for method, settings in [(method, each) for method, every in wanted for each in every]:
+            if self.outcome.known(method, settings) is not None:
+                self._count()
+                continue
+            *trainings, job = self._jobs(method, settings)
+            jobs |= {each.key: each for each in trainings if each.key not in jobs}
+            jobs[job.key], asked[job.key] = job, (method, settings)
+        failed = ""
+        with closing(self.engine.run([*jobs.values()], self.grid.path, self.report)) as events:
+            for event in events:
+                if event.job.key in asked and not event.ended:
+                    self.outcome.add(*asked[event.job.key], event.value)
+                    self._count()
+                failed = failed or (event.failed.message if event.failed else "")
+        if failed:
+            raise PolyshotError(failed)
+        for method, every in wanted:
+            values = [(each, self.outcome.known(method, each)) for each in every]
+            known = [(each, value) for each, value in values if value is not None]
+            self.tried.setdefault(method.name, []).extend(known)
+
+    def _jobs(self, method: Method, settings: dict[str, float]) -> Iterator[engines.Job]:
+        """List the trainings that a point shares with others, and the point, last."""
+        who = (self.plan, self.key, method.name, settings)
+        shared = method.shared(self.world, settings)
+        for training in shared:
+            yield training_job(training, _train, (*who, training.key), self.plan, self.resources)
+        world = f"worlds/{self.world.name}"
+        own = (f"{world}/world.json", f"{world}/rivals/**")
+        reads = [f"worlds/{pattern}" for each in shared for pattern in each.reads()]
+        yield engines.Job(
+            f"tune-{self.world.name}-{method.name}-{settings_mark(settings)}",
+            _try,
+            who,
+            self.plan.inputs(),
+            reads=tuple(dict.fromkeys((*own, *reads, TUNED))),
+            outputs=own,
+            needs=tuple(each.key for each in shared),
+            resources=self.resources,
+        )
+
+    def _count(self) -> None:
         self.done += 1
-        outcome = self.outcome
-        name = f"tune-{self.world.name}-{method.name}"
-        with outcome.grid.lock(name):  # no point is tried by two processes
-            value = outcome.known(method, settings)
-            if value is None:
-                value = self._measured(method, settings)
-                outcome.add(method, settings, value)
-        return value
+        self._tell()
 
-    def _measured(self, method: Method, settings: Settings) -> float:
-        self._tasks = self._tasks or self.world.validation_tasks()
-        fitted, how = method.fit(self.world, settings), method.tuned_with
-        few = SLOW_EPISODES if how in method.slow else None
-        own = [each.part(slice(0, few)) for each in self._tasks]
-        dim = self.world.config.model.dim
-        means = [answer(fitted, each, how, dim).accuracies.mean() for each in own]
-        return round(float(torch.stack(means).mean()), 5)
+    def _tell(self) -> None:
+        if self.report:
+            self.report(BAR, self.done, self.total)
+
+
+# --- wherever a point is tried
+
+
+class _World:
+    """The world of all sources, and its validation tasks, as a process holds them."""
+
+    def __init__(self, run: TrainingRun):
+        self.run = run
+
+    @cached_property
+    def tasks(self) -> list[Tasks]:
+        """The tasks that points are compared on."""
+        return self.run.validation_tasks()
+
+
+_WORLDS: dict[str, _World] = {}
+"""The one that this process works on, by the name of its search."""
+
+
+def _set_up(key: str, world: _World) -> None:
+    _WORLDS.clear()
+    _WORLDS[key] = world
+
+
+def _world(place: engines.Place, plan: Plan, key: str) -> _World:
+    if key not in _WORLDS:
+        opened, folder = plan.opened(place.inputs), GridFolder(place.folder).worlds
+        run = TrainingRun(opened.sources, plan.config, folder, place.device)
+        _set_up(key, _World(run))
+    _WORLDS[key].run.report = place.report
+    return _WORLDS[key]
+
+
+def _train(
+    place: engines.Place, plan: Plan, key: str, name: str, settings: Settings, training: str
+) -> Iterator[None]:
+    """Do a training that points share."""
+    (method,) = find_methods([name])
+    every = method.shared(_world(place, plan, key).run, settings)
+    (found,) = (each for each in every if each.key == training)
+    found.do()
+    yield None
+
+
+def _try(
+    place: engines.Place, plan: Plan, key: str, name: str, settings: Settings
+) -> Iterator[float]:
+    """Measure a point on validation classes, unless another process has just done it."""
+    world, (method,) = _world(place, plan, key), find_methods([name])
+    known = _Outcome(GridFolder(place.folder), world.run).known(method, settings)
+    if known is not None:
+        yield known
+        return
+    fitted, how = method.fit(world.run, settings), method.tuned_with
+    few = SLOW_EPISODES if how in method.slow else None
+    own = [each.part(slice(0, few)) for each in world.tasks]
+    dim = world.run.config.model.dim
+    means = [answer(fitted, each, how, dim).accuracies.mean() for each in own]
+    yield round(float(torch.stack(means).mean()), 5)
+
+
+# --- which points
 
 
 def _beyond(
-    method: Method, tried: list[tuple[dict[str, float], float]]
-) -> Iterator[dict[str, float]]:
-    """Yield points next to the best of `tried`, which grows meanwhile, where it is at an end."""
-    while True:
-        best = max(tried, key=lambda each: each[1])[0]
-        known = [settings for settings, _ in tried]
-        ways = (_next(method, name, best, known) for name in method.grid)
-        found = next((settings for settings in ways if settings is not None), None)
-        if found is None:
-            return
-        yield found
+    method: Method, tried: Sequence[tuple[dict[str, float], float]]
+) -> dict[str, float] | None:
+    """Return a point next to the best of those that were tried, where it is at an end."""
+    best = max(tried, key=lambda each: each[1])[0]
+    known = [settings for settings, _ in tried]
+    ways = (_next(method, name, best, known) for name in method.grid)
+    return next((settings for settings in ways if settings is not None), None)
 
 
 def _next(
@@ -166,7 +287,7 @@ class _Outcome:
 
     def __init__(self, grid: GridFolder, world: TrainingRun):
         self.grid, self.world = grid, world
-        self.file = grid.path / "tuned.json"
+        self.file = grid.path / TUNED
         self._read()  # a damaged file shows before any work
 
     def known(self, method: Method, settings: Settings) -> float | None:
@@ -175,11 +296,21 @@ class _Outcome:
         return next((each["validation"] for each in tried if each["settings"] == settings), None)
 
     def add(self, method: Method, settings: Settings, validation: float) -> None:
-        """Keep a point, and choose again."""
+        """Keep a point, unless it is there, and choose again: the first of equal ones."""
+        declared = points(method)
+
+        def place(each: dict[str, Any]) -> int:
+            """Points come in any order, and stay in that of the grid; what is beyond is last."""
+            known = each["settings"] in declared
+            return declared.index(each["settings"]) if known else len(declared)
+
         with self.grid.lock("tuned"):
             everything = self._read()
             new = {"settings": dict(settings), "validation": validation}
-            tried = [*self._tried(everything, method), new]
+            tried = self._tried(everything, method)
+            if any(each["settings"] == new["settings"] for each in tried):
+                return
+            tried = sorted([*tried, new], key=place)
             everything.setdefault(self.world.config.preset, {})[method.name] = {
                 **max(tried, key=lambda each: each["validation"]),  # the first of equal ones
                 "world": self.world.name,

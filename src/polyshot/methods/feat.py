@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyshot.config import AdaptationConfig
-from polyshot.methods.method import Fitted, Method, Settings, in_parts, register
+from polyshot.methods.method import Fitted, Method, Settings, in_parts, on_base, register
 from polyshot.methods.protonet import BUDGET, episodic_plan, planned_episodes, trainable
 from polyshot.models.foreign import Backbone
 from polyshot.models.heads import Metric, prototypes
@@ -213,6 +213,7 @@ register(
         paper="Learning Embedding Adaptation for Few-Shot Learning (Ye et al., 2018), its FEAT*",
         about="prototypes and one query through self-attention together, from the base",
         fit=_fit,
+        shared=on_base,
         settings={"learning_rate": 1e-4, "weight_decay": 1e-4, "attention_pull": 1, **BUDGET},
         grid={"learning_rate": (1e-5, 1e-4), "attention_pull": (0.1, 1, 10)},  # theirs is 10
         training_episodes=planned_episodes,

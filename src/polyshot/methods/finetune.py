@@ -22,7 +22,7 @@ from torch import Tensor
 
 from polyshot.config import AdaptationConfig
 from polyshot.data.shapes import EpisodeShape
-from polyshot.methods.method import Fitted, Method, Settings, in_parts, register
+from polyshot.methods.method import Fitted, Method, Settings, in_parts, on_base, register
 from polyshot.models.foreign import Backbone
 from polyshot.models.heads import Metric, prototypes
 from polyshot.models.task_networks import embed_tasks, task_kernels
@@ -187,6 +187,7 @@ register(
         paper="A Closer Look at Few-shot Classification (Chen et al., 2019), its Baseline",
         about="a fresh linear layer on the frozen base, 100 epochs on the support set",
         fit=_fit_head,
+        shared=on_base,
         adaptations=("none",),  # it is nothing but adaptation
         settings={"learning_rate": 0.01, "weight_decay": 1e-3, "epochs": 100, "adam": 0},
         grid={"learning_rate": (0.01, 0.1, 1.0)},
@@ -198,6 +199,7 @@ register(
         paper="Meta-Dataset (Triantafillou et al., 2020), its fine-tuned baseline",
         about="every layer of the base and a cosine head learned on the support set",
         fit=_fit_all,
+        shared=on_base,
         adaptations=("none",),  # it is nothing but adaptation
         slow=("none",),
         settings={"learning_rate": 1e-4, "steps": 50, "turns": 1},

@@ -19,7 +19,7 @@ from polyshot.errors import PolyshotError, join_names, unknown
 from polyshot.models.backbone import parameter_count
 from polyshot.models.modulators import Kind
 from polyshot.tasks import Tasks
-from polyshot.training.training_run import TrainingRun
+from polyshot.training.training_run import Training, TrainingRun
 
 Settings = Mapping[str, float]
 BEYOND = ("ridge", "pa", "tsa")
@@ -101,6 +101,10 @@ class Method:
     """Modulators of the run's pool that it works on: it then takes in a domain that is added to
     the pool later. None: it has no pool, or cannot grow."""
 
+    shared: Callable[[TrainingRun, Settings], list[Training]] = lambda *_: []
+    """Lists trainings that `fit` takes from the run and that other methods take as well: a grid
+    does each of them once, before the methods."""
+
     def adaptations_of_paper(self) -> tuple[str, ...]:
         """List the adaptations without those that the paper does not have."""
         return tuple(each for each in self.adaptations if each not in BEYOND)
@@ -110,6 +114,11 @@ MODULES = ("prototypes", "finetune", "protonet", "feat", "protomaml", "tadam", "
 """The files of the methods, in the order of the tables: each registers what it holds."""
 METHODS: dict[str, Method] = {}
 """All methods by name."""
+
+
+def on_base(run: TrainingRun, _: Settings) -> list[Training]:
+    """List the trainings of a method that starts from the run's base."""
+    return run.trainings()
 
 
 def register(method: Method) -> None:

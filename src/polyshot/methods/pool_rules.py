@@ -155,6 +155,7 @@ def _method(name: str, rule_name: str, kind: Kind, about: str, paper: str) -> Me
         beyond=paper != _CHOI,
         pool=kind,
         training_episodes=modulator_episodes,
+        shared=lambda run, _: run.trainings(kind),
     )
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.finetune import TaskNetworks, learn_networks
-from polyshot.methods.method import Fitted, Method, Settings, register
+from polyshot.methods.method import Fitted, Method, Settings, on_base, register
 from polyshot.methods.protonet import BUDGET, episodic_plan, planned_episodes, trainable
 from polyshot.models.foreign import Backbone
 from polyshot.models.heads import Metric, prepared, prototypes
@@ -142,6 +142,7 @@ register(
         paper="Meta-Dataset (Triantafillou et al., 2020), its first-order Proto-MAML",
         about="network and prototypes' head adapted by 3 steps (100 with further adaptation)",
         fit=_fit,
+        shared=on_base,
         adaptations=("none", "steps-100"),
         slow=("steps-100",),
         settings={

@@ -16,6 +16,7 @@ that share a source share its network.
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ from polyshot.predict.readout import fit_classifiers
 from polyshot.tasks import Tasks
 from polyshot.training.episodic import EpisodeBatch, Learner
 from polyshot.training.step import Plan
-from polyshot.training.training_run import TrainingRun
+from polyshot.training.training_run import Training, TrainingRun, settings_mark
 
 SCRATCH = 2.5
 """How many times as many episodes a network needs that starts from random weights."""
@@ -138,6 +139,16 @@ class Average(Fitted):
         return sum(member.passes(shape, adaptation) for member in self.members)
 
 
+def _networks(run: TrainingRun, settings: Settings) -> list[Training]:
+    """List the trainings of the networks of single sources, which runs share."""
+    alone = [run.single(source) for source in range(len(run.packs))]
+    name = f"scratch-{settings_mark(settings)}"
+    return [
+        Training(each, name, partial(from_scratch, each, settings), (f"{each.name}/**",))
+        for each in alone
+    ]
+
+
 def _fit_average(run: TrainingRun, settings: Settings) -> Average:
     networks = [from_scratch(run.single(source), settings) for source in range(len(run.packs))]
     return Average([prototypes_on(run, network) for network in networks], run.sources)
@@ -149,6 +160,7 @@ register(
         paper="Prototypical Networks for Few-shot Learning (Snell et al., 2017)",
         about="one network for all sources, trained by episodes, from the base",
         fit=_fit,
+        shared=lambda run, settings: [] if settings["from_scratch"] else run.trainings(),
         settings={"learning_rate": 1e-4, "from_scratch": 0, **BUDGET},
         grid={"learning_rate": (1e-5, 1e-4, 1e-3)},
         training_episodes=lambda run, settings: planned_episodes(
@@ -162,6 +174,7 @@ register(
         paper="Learning Disparate Modulators (Choi et al., 2019), its Simple-Avg",
         about="one separate network a source, trained as ProtoNet; probabilities averaged",
         fit=_fit_average,
+        shared=_networks,
         settings={"learning_rate": 1e-3},
         grid={"learning_rate": (3e-4, 1e-3, 3e-3)},
         training_episodes=lambda run, settings: (

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig, to_dict
-from polyshot.methods.method import BEYOND, Fitted, Method, Settings, register
+from polyshot.methods.method import BEYOND, Fitted, Method, Settings, on_base, register
 from polyshot.methods.pool_rules import LEARNING, PoolWithRule, with_learning
 from polyshot.models.foreign import Backbone
 from polyshot.models.heads import Metric
@@ -75,6 +75,7 @@ register(
         paper="Prototypical Networks for Few-shot Learning (Snell et al., 2017)",
         about="the shared base with nearest prototypes, not trained any further",
         fit=_fit,
+        shared=on_base,
         adaptations=("none", "head", *BEYOND),
         slow=("tsa",),
         settings={**LEARNING, "head_rate": 0},

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from polyshot.config import AdaptationConfig
 from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.feat import faster_than_base
-from polyshot.methods.method import Fitted, Method, Settings, in_parts, register
+from polyshot.methods.method import Fitted, Method, Settings, in_parts, on_base, register
 from polyshot.methods.protonet import BUDGET, episodic_plan, planned_episodes, trainable
 from polyshot.models.backbone import Site, affine, parameter_count, sites_of, walk_through
 from polyshot.models.foreign import Backbone
@@ -271,6 +271,7 @@ register(
         paper="TADAM: Task dependent adaptive metric (Oreshkin et al., 2018)",
         about="the base conditioned on the task by channel, with a learned metric scale",
         fit=_fit,
+        shared=on_base,
         settings={"learning_rate": 1e-4, "weight_decay": 5e-4, "auxiliary": 1, **BUDGET},
         training_episodes=planned_episodes,
         grid={"learning_rate": (1e-5, 1e-4), "auxiliary": (0, 1)},

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from polyshot.errors import PolyshotError, unknown
-from polyshot.models import hub
+from polyshot.models import hub, towers
 from polyshot.models.efficientnet import EfficientNetLite, from_package
 from polyshot.models.foreign import Foreign, Loaded, check_side
 
@@ -74,7 +74,7 @@ def _lite0(_: str, size: int | None, __: bool) -> Loaded:
 
 LOADERS: Mapping[str, Callable[[str, int | None, bool], Loaded]] = {
     LITE0: _lite0,
-    "transformers": hub.from_transformers,
+    "transformers": towers.from_transformers,
     "timm": hub.from_timm,
     "torchvision": hub.from_torchvision,
 }

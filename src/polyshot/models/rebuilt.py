@@ -14,8 +14,9 @@ from torch import nn
 from polyshot.errors import PolyshotError
 from polyshot.models.efficientnet import EfficientNetLite
 from polyshot.models.foreign import Foreign, ForeignConfig, first_line
-from polyshot.models.hub import Tower, import_library, quiet_transformers
+from polyshot.models.hub import import_library
 from polyshot.models.loaders import LITE0
+from polyshot.models.towers import Tower, quiet_transformers
 
 TRANSFORMERS = "transformers"
 

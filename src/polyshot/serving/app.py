@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from polyshot.errors import PolyshotError
 from polyshot.serving.asking import asking_routes
 from polyshot.serving.exports import export_routes
-from polyshot.serving.guard import COOKIE, Guard
+from polyshot.serving.guard import Guard
 from polyshot.serving.limits import RefusedError
 from polyshot.serving.routes import PROBLEMS, project_routes
 from polyshot.serving.schemas import EncodedImages, Health, Session
@@ -43,7 +43,7 @@ def make_app(service: Service, host: str = "127.0.0.1", token: str | None = None
         docs_url=None,
         redoc_url=None,
     )
-    guard = Guard(app, service.limits, service.metrics, host, token)
+    guard = Guard(app, service.limits, service.metrics, service.memory, host, token)
     _handle_errors(app)
     app.include_router(project_routes(service))
     app.include_router(asking_routes(service))
@@ -61,6 +61,7 @@ def make_app(service: Service, host: str = "127.0.0.1", token: str | None = None
             queue=len(service.batcher),
             projects=len(service.store.projects()),
             disk_bytes=service.store.disk_bytes(),
+            memory_bytes=service.memory.taken(),
         )
 
     @app.post("/api/session", status_code=204, tags=["service"], responses=PROBLEMS)
@@ -69,7 +70,7 @@ def make_app(service: Service, host: str = "127.0.0.1", token: str | None = None
         if not guard.allows(given.token):
             raise RefusedError(401, "This is not the token that polyshot serve was given.")
         if token is not None:
-            response.set_cookie(COOKIE, token, httponly=True, samesite="strict")
+            response.set_cookie(guard.cookie, token, httponly=True, samesite="strict")
 
     @app.get("/", include_in_schema=False)
     def page() -> FileResponse:

@@ -13,11 +13,9 @@ from polyshot.serving.learning import ENDED, Job
 from polyshot.serving.limits import RefusedError
 from polyshot.serving.routes import PROBLEMS, ProjectId
 from polyshot.serving.schemas import Answers, JobInfo, Problem
-from polyshot.serving.service import SHOWN, Service, described
+from polyshot.serving.service import DOUBTFUL, Service, at_rate, described
 from polyshot.serving.uploads import BODY, read_uploads
 
-NEXT = 300
-"""Unlabelled images, the latest, among which the next to label are sought."""
 Rate = Annotated[float | None, Query(gt=0, lt=1)]
 
 
@@ -91,31 +89,19 @@ def asking_routes(service: Service) -> APIRouter:
         count: Annotated[int, Query(ge=1, le=1000)] = 200,
     ) -> Answers:
         """Classify the images of the project that have no label."""
-        classifier = await asyncio.to_thread(learner.classifier, project)
         images = await asyncio.to_thread(store.images, project, False, after, count)
         found = await service.answer_kept(project, images)
-        rows = zip(images, found, strict=True)
         return Answers(
-            answers=[
-                described(classifier, each, one.file, one.id, none_rate, SHOWN)
-                for one, each in rows
-            ],
+            answers=[at_rate(each, none_rate) for each in found],
             members=_members(service, project),
         )
 
     @routes.get("/next", tags=["predict"])
-    def next_to_label(
-        project: ProjectId, count: Annotated[int, Query(ge=1, le=NEXT)] = 10
+    async def next_to_label(
+        project: ProjectId, count: Annotated[int, Query(ge=1, le=DOUBTFUL)] = 10
     ) -> list[int]:
         """Name the images without a label whose labels would help most, these first."""
-        classifier = learner.classifier(project)
-        images = store.images(project, labelled=False)[-NEXT:]
-        if not images:
-            return []
-        if len(classifier.classes_) < 2:
-            return [one.id for one in images[:count]]
-        files = [store.file_of(project, one.sha256) for one in images]
-        return [images[each.image].id for each in classifier.next_to_label(files)[:count]]
+        return await service.next_to_label(project, count)
 
     return routes
 

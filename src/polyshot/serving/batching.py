@@ -41,8 +41,10 @@ class _Waiting:
 class Batcher:
     """One thread that classifies; any other may ask it."""
 
-    def __init__(self, most: int, metrics: Metrics) -> None:
-        self.most, self.metrics = most, metrics
+    def __init__(self, most: int, metrics: Metrics, most_bytes: int = 1 << 30) -> None:
+        """Let `most` images wait, of `most_bytes` bytes of pixels."""
+        self.most, self.metrics, self.most_bytes = most, metrics, most_bytes
+        self._bytes = 0
         self._waiting: deque[_Waiting] = deque()
         self._changed = threading.Condition()
         self._open = True
@@ -60,11 +62,14 @@ class Batcher:
         with self._changed:
             if not self._open:
                 raise RefusedError(503, "The service is being stopped: ask again later.")
-            if len(self._waiting) + len(asked) > self.most:
+            size = sum(one.pixels.nbytes for one in asked)
+            full = self._waiting and self._bytes + size > self.most_bytes
+            if full or len(self._waiting) + len(asked) > self.most:
                 raise RefusedError(
                     429, f"{len(self._waiting)} images wait to be classified: ask again later."
                 )
             self._waiting.extend(asked)
+            self._bytes += size
             self._changed.notify()
         return [one.answer for one in asked]
 
@@ -107,4 +112,5 @@ class Batcher:
                 one = self._waiting.popleft()
                 (batch if one.classifier is classifier else others).append(one)
             self._waiting.extendleft(reversed(others))
+            self._bytes -= sum(one.pixels.nbytes for one in batch)
             return batch

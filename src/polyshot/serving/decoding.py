@@ -16,10 +16,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from polyshot.serving.decoder import READY
 from polyshot.serving.limits import Limits, RefusedError
 from polyshot.serving.records import Picture
 
 SOURCES = Path(__file__).parents[2]
+STARTS = 120.0
+"""Seconds until a process that decodes has begun: 0.3 where nobody else wants the machine."""
 
 
 class Decoder:
@@ -76,13 +79,27 @@ class Decoder:
         # Nothing of the environment but where our own sources are.
         known = {k: os.environ[k] for k in ("PATH", "SYSTEMROOT", "TMPDIR") if k in os.environ}
         options = [str(self.limits.pixels), str(self.limits.decode_bytes)]
-        return subprocess.Popen(  # noqa: S603 (a module of ours)
-            [sys.executable, "-m", "polyshot.serving.decoder", *options],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**known, "PYTHONPATH": str(SOURCES), "OPENBLAS_NUM_THREADS": "1"},
-        )
+        busy = RefusedError(503, "The machine is too busy to read images: ask again later.")
+        try:
+            child = subprocess.Popen(  # noqa: S603 (a module of ours)
+                [sys.executable, "-m", "polyshot.serving.decoder", *options],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**known, "PYTHONPATH": str(SOURCES), "OPENBLAS_NUM_THREADS": "1"},
+            )
+        except OSError:  # no memory, or no process more
+            raise busy from None
+        assert child.stdout is not None
+        late = threading.Timer(STARTS, child.kill)
+        late.start()
+        try:
+            if child.stdout.readline() == READY:
+                return child
+        finally:
+            late.cancel()
+        _end(child)
+        raise busy
 
     def _ask(
         self, child: "subprocess.Popen[bytes]", data: bytes, keep: bool

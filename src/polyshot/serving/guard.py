@@ -6,6 +6,7 @@ not), and the Origin has to be the service itself. Addresses that others can rea
 """
 
 import asyncio
+import hashlib
 import ipaddress
 import secrets
 import socket
@@ -17,9 +18,12 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyshot.serving.limits import Limits, RefusedError
+from polyshot.serving.memory import Memory, Reservation
 from polyshot.serving.metrics import Metrics
 
-COOKIE = "polyshot_token"
+COOKIE = "polyshot_token_"
+"""The beginning of its name; a port is no part of a cookie's place, so that the end is the token's.
+"""
 OPEN = ("/", "/healthz", "/api/session")
 """Without a token: nothing of a project is here. The page's own files are open, too."""
 HEADERS = {
@@ -34,20 +38,31 @@ HEADERS = {
     "permissions-policy": "camera=(self), microphone=(), geolocation=()",
 }
 LOCAL = ("localhost", "127.0.0.1", "::1")
+COPIES = 2
+"""Of a body, in memory at once: as it came, and the files in it."""
+SMALL = 1 << 16
+"""Bytes of a body for which no memory is reserved: names and labels."""
 
 
 class Guard:
     """Stands before the application."""
 
     def __init__(
-        self, app: ASGIApp, limits: Limits, metrics: Metrics, host: str, token: str | None
+        self,
+        app: ASGIApp,
+        limits: Limits,
+        metrics: Metrics,
+        memory: Memory,
+        host: str,
+        token: str | None,
     ) -> None:
-        self.app, self.limits, self.metrics = app, limits, metrics
+        self.app, self.limits, self.metrics, self.memory = app, limits, metrics, memory
         self.host, self.token = host, token
         self._names = {*LOCAL, host.lower()}
         if host not in LOCAL:
             self._names.add(socket.gethostname().lower())
         self._uploads = 0
+        self.cookie = COOKIE + hashlib.sha256((token or "").encode()).hexdigest()[:8]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it by a status and a sentence."""
@@ -82,7 +97,10 @@ class Guard:
             self._check(scope, headers)
             if takes_body and self._uploads > self.limits.uploads:
                 raise RefusedError(429, "Many requests are worked on: ask again later.")
-            await self.app(scope, self._limited(receive, refused), answer)
+            with Reservation(self.memory) as held:
+                if takes_body:
+                    await self._hold(held, int(headers.get("content-length", "0")))
+                await self.app(scope, self._limited(receive, refused, held), answer)
         except RefusedError as error:
             refused.append(error)
         finally:
@@ -122,8 +140,19 @@ class Guard:
             raise self._too_large()
         if self.token is None or path in OPEN or path.startswith("/page/"):
             return
-        if not self.allows(_token(headers)):
+        if not self.allows(self._token(headers)):
             raise RefusedError(401, "A token is needed: open the address that polyshot serve says.")
+
+    def _token(self, headers: Headers) -> str:
+        """Find the token in the header of programs, or in the cookie of the page."""
+        kind, _, value = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return value.strip()
+        try:
+            found = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
+        except CookieError:
+            return ""
+        return found.value if found else ""
 
     def _is_ours(self, name: str) -> bool:
         if name in self._names:
@@ -140,7 +169,13 @@ class Guard:
         most = self.limits.request_bytes >> 20
         return RefusedError(413, f"A request has at most {most} MiB: send fewer images at once.")
 
-    def _limited(self, receive: Receive, refused: list[RefusedError]) -> Receive:
+    async def _hold(self, held: Reservation, length: int) -> None:
+        """Reserve memory for a body of this length; small ones are let through in any case."""
+        more = COPIES * length - held.size
+        if length > SMALL and more > 0:
+            await asyncio.to_thread(held.grow, more)
+
+    def _limited(self, receive: Receive, refused: list[RefusedError], held: Reservation) -> Receive:
         """Count a body while it comes, and wait for it only so long; notes what it refuses."""
         seen, more = 0, True
 
@@ -160,6 +195,11 @@ class Guard:
             if seen > self.limits.request_bytes:
                 refused.append(self._too_large())
                 raise refused[0]
+            try:
+                await self._hold(held, seen)  # its length may not have been said
+            except RefusedError as error:
+                refused.append(error)
+                raise
             return message
 
         return receive_some
@@ -170,15 +210,3 @@ def _host_name(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()
-
-
-def _token(headers: Headers) -> str:
-    """Find the token in the header of programs, or in the cookie of the page."""
-    kind, _, value = headers.get("authorization", "").partition(" ")
-    if kind.lower() == "bearer":
-        return value.strip()
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return ""
-    return found.value if found else ""

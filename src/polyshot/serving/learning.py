@@ -18,6 +18,7 @@ from typing import Any, Literal
 from polyshot.classifier import FewShotClassifier
 from polyshot.errors import PolyshotError
 from polyshot.serving.limits import RefusedError
+from polyshot.serving.memory import Memory
 from polyshot.serving.metrics import Metrics
 from polyshot.serving.records import Fit, Kept
 from polyshot.serving.store import Store
@@ -50,13 +51,18 @@ class Learner:
     """One thread that fits, and the classifiers of all projects."""
 
     def __init__(
-        self, store: Store, make: Callable[[], FewShotClassifier], metrics: Metrics
+        self,
+        store: Store,
+        make: Callable[[], FewShotClassifier],
+        metrics: Metrics,
+        memory: Memory,
     ) -> None:
         """Learn with what `make` returns, a classifier that has learned nothing yet."""
-        self.store, self._make, self.metrics = store, make, metrics
+        self.store, self._make, self.metrics, self.memory = store, make, metrics, memory
+        memory.give_up = self.give_up
         self._jobs: dict[str, Job] = {}
         self._cancelled: set[int] = set()
-        self._loaded: OrderedDict[str, tuple[FewShotClassifier, int]] = OrderedDict()
+        self._loaded: OrderedDict[str, tuple[FewShotClassifier, str]] = OrderedDict()
         self._lock = threading.RLock()
         self._loading = threading.Lock()
         self._count = 0
@@ -74,6 +80,8 @@ class Learner:
         usable = [name for name, count in self.store.classes(project).items() if count]
         if len(usable) < 2:
             raise RefusedError(409, "There is nothing to tell apart: give examples of two classes.")
+        with self.memory.reserve(self._needed(project)):
+            pass  # whether it could be had now; it is taken when its turn comes
         with self._lock:
             job = self._jobs.get(project)
             if job is not None and job.state == "waiting":
@@ -118,7 +126,11 @@ class Learner:
             self._loaded.pop(project, None)
 
     def classifier(self, project: str) -> FewShotClassifier:
-        """Return what a project has learned last, from its file if need be."""
+        """Return what a project has learned last."""
+        return self.loaded(project)[0]
+
+    def loaded(self, project: str) -> tuple[FewShotClassifier, str]:
+        """Return what a project has learned last, from its file if need be, and the file's name."""
         self.store.project(project)
         with self._loading:  # once, however many ask
             known = self._loaded.get(project)
@@ -127,10 +139,16 @@ class Learner:
                 if fit is None:
                     raise RefusedError(409, "The project has learned nothing yet: fit it first.")
                 path = self.store.folder_of(project) / fit.file
-                known = FewShotClassifier.load(path, self._make().pools[0].device), fit.version
+                known = FewShotClassifier.load(path, self._make().pools[0].device), fit.file
                 self._keep(project, *known)
             self._loaded.move_to_end(project)
-            return known[0]
+            return known
+
+    def give_up(self) -> None:
+        """Forget what lies in files, too, but for the classifier that was asked last."""
+        with self._loading:
+            while len(self._loaded) > 1:
+                self._loaded.popitem(last=False)
 
     def report(self, project: str) -> dict[str, Any] | None:
         """Return what the last fit found out, and of which version of the examples it is."""
@@ -145,8 +163,8 @@ class Learner:
     def _running(self) -> int:
         return sum(job.state not in ENDED for job in self._jobs.values())
 
-    def _keep(self, project: str, classifier: FewShotClassifier, version: int) -> None:
-        self._loaded[project] = classifier, version
+    def _keep(self, project: str, classifier: FewShotClassifier, file: str) -> None:
+        self._loaded[project] = classifier, file
         self._loaded.move_to_end(project)
         while len(self._loaded) > self.store.limits.models:
             self._loaded.popitem(last=False)
@@ -187,9 +205,10 @@ class Learner:
         version = self.store.project(project).version
         examples = self.store.images(project, labelled=True)
         report("images", 0, len(examples))
-        made, order = self._learned(project, examples, report)
-        report("checking", 0, 1)
-        found = findings(made, order)
+        with self.memory.reserve(self._needed(project)):
+            made, order = self._learned(project, examples, report)
+            report("checking", 0, 1)
+            found = findings(made, order)
         report("checking", 1, 1)
         self.store.project(project)  # not deleted meanwhile
         self.keep(project, made, version, order, found)
@@ -211,7 +230,7 @@ class Learner:
         examples = json.dumps([one.sha256 for one in order])
         self.store.keep_fit(project, Fit(version, file, examples, json.dumps(found)))
         with self._loading:
-            self._keep(project, made, version)
+            self._keep(project, made, file)
 
     def _learned(
         self, project: str, examples: Sequence[Kept], report: Callable[[str, int, int], None]
@@ -232,9 +251,15 @@ class Learner:
         made.fit(self._files(project, examples), [_label(one) for one in examples], report)
         return made, list(examples)
 
+    def _needed(self, project: str) -> int:
+        """Estimate what a fit takes: the files, and three copies of their pixels."""
+        count, size = self.store.example_bytes(project)
+        sides = {pool.size for pool in self._make().pools if pool.takes_images}
+        return size + 3 * count * sum(3 * side * side for side in sides)
+
     def _files(self, project: str, images: Sequence[Kept]) -> list[bytes]:
         """Read images; as bytes, so that the classifier's file names no path."""
-        return [self.store.file_of(project, one.sha256).read_bytes() for one in images]
+        return [self.store.read(project, one) for one in images]
 
 
 def _label(image: Kept) -> str:

@@ -1,8 +1,11 @@
 """What the service accepts at most, and how it refuses the rest: a status and a sentence."""
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
 
 MIB = 1 << 20
+GIB = 1 << 30
 
 
 class RefusedError(Exception):
@@ -11,6 +14,21 @@ class RefusedError(Exception):
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
         self.status, self.sentence = status, sentence
+
+
+def usual_memory() -> int:
+    """Return 8 GiB, or three quarters of what the machine or the container has."""
+    has = [8 * GIB]
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        has.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 3 // 4)
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(file).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if text.isdigit():  # else "max"
+            has.append(int(text) * 3 // 4)
+    return min(has)
 
 
 @dataclass(frozen=True)
@@ -31,8 +49,14 @@ class Limits:
     projects: int = 100
     disk_bytes: int = 10 * 1024 * MIB
     """Of the images of all projects, as they are kept."""
+    memory_bytes: int = field(default_factory=usual_memory)
+    """Of the service's process; past it uploads and fits are refused."""
     queue: int = 512
     """Images that wait to be classified."""
+    queue_bytes: int = 512 * MIB
+    """Of their pixels."""
+    connections: int = 512
+    """Of all clients."""
     uploads: int = 64
     """Requests with a body that are worked on at once."""
     jobs: int = 16
@@ -46,6 +70,8 @@ class Limits:
     decode_seconds: float = 20.0
     decode_bytes: int = 1024 * MIB
     """Memory of a process that decodes."""
+    head_seconds: float = 20.0
+    """Until a client has said what it wants."""
     body_seconds: float = 30.0
     """Between two pieces of a body."""
     answer_seconds: float = 120.0

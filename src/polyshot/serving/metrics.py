@@ -13,6 +13,7 @@ HELP = {
     "queue": "Images that wait to be classified.",
     "projects": "Projects that are kept.",
     "disk_bytes": "What the images of all projects take.",
+    "memory_bytes": "What the service has in memory, and what running requests may still take.",
 }
 
 

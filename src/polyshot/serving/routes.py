@@ -4,7 +4,6 @@ import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from fastapi.responses import FileResponse
 
 from polyshot.serving.limits import RefusedError
 from polyshot.serving.records import Kept, Picture
@@ -137,11 +136,10 @@ def project_routes(service: Service) -> APIRouter:
         response_class=Response,
         responses={200: {"content": {"image/jpeg": {}}}},
     )
-    def get_thumbnail(project: ProjectId, image: ImageId) -> FileResponse:
+    def get_thumbnail(project: ProjectId, image: ImageId) -> Response:
         """Return a small JPEG of an image, made by the service."""
-        found = store.image(project, image)
-        return FileResponse(
-            store.file_of(project, found.sha256, "thumbnails"),
+        return Response(
+            store.read(project, store.image(project, image), "thumbnails"),
             media_type="image/jpeg",
             headers={"cache-control": "private, max-age=31536000, immutable"},
         )

@@ -15,15 +15,18 @@ from PIL import Image
 from polyshot.classifier import FewShotClassifier
 from polyshot.errors import PolyshotError
 from polyshot.serving.app import make_app
+from polyshot.serving.connections import limited_protocol
 from polyshot.serving.decoder import decode
 from polyshot.serving.guard import LOCAL
 from polyshot.serving.learning import findings
-from polyshot.serving.limits import RefusedError
+from polyshot.serving.limits import Limits, RefusedError
 from polyshot.serving.records import Picture
 from polyshot.serving.service import Service
 from polyshot.serving.uploads import shown_name
 from polyshot.util.files import file_digest, locked_if_free
 
+IDLE = 30
+"""Seconds that a connection is kept for the client's next request."""
 LONGEST = 600
 """Seconds that running requests have when the service is to stop."""
 
@@ -36,13 +39,14 @@ def serve(
     token: str | None,
     model: Path | None,
     say: Callable[[str], None],
+    limits: Limits | None = None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; what runs then is finished."""
     check_address(host, token)
     with locked_if_free(folder / "serve.lock") as mine:
         if not mine:
             raise PolyshotError(f"Another polyshot serve uses {folder}: name another --folder.")
-        service = Service(folder, make)
+        service = Service(folder, make, limits)
         try:
             project = None if model is None else import_model(service, model)
             bound = listen_on(host, port)
@@ -60,7 +64,10 @@ def serve(
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            timeout_keep_alive=IDLE,
             timeout_graceful_shutdown=LONGEST,
+            http=limited_protocol(service.limits),
+            ws="none",
         )
         uvicorn.Server(config).run(sockets=[bound])
 

@@ -3,9 +3,10 @@
 import asyncio
 import csv
 import io
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -14,24 +15,33 @@ from PIL import Image
 
 from polyshot.classifier import FewShotClassifier
 from polyshot.predict.none_of_these import NONE
-from polyshot.serving.batching import Answer, Batcher
+from polyshot.serving.batching import LARGEST, Answer, Batcher
 from polyshot.serving.decoding import Decoder
 from polyshot.serving.learning import Learner
 from polyshot.serving.limits import Limits, RefusedError
+from polyshot.serving.memory import Memory
 from polyshot.serving.metrics import Metrics
 from polyshot.serving.records import Kept, Picture, Project
 from polyshot.serving.schemas import AnswerInfo, ClassInfo, JobInfo, ProjectInfo
 from polyshot.serving.store import Store
 from polyshot.serving.uploads import Upload
 
+NEXT = 300
+"""Images without a label, the latest, that are answered to say which to label next."""
+DOUBTFUL = 48
+"""Of them, those in most doubt, among which such are sought that are unlike each other."""
 SHOWN = 5
 """Classes of which an answer tells the probability, where all are not asked for."""
 
 
 @dataclass(eq=False)
 class _Answered:
-    classifier: FewShotClassifier
-    answers: dict[int, Answer]
+    """What a project's classifier, known by its file, says of images that are kept."""
+
+    file: str
+    answers: dict[int, AnswerInfo] = field(default_factory=dict)
+    order: tuple[frozenset[int], list[int]] = (frozenset(), [])
+    """Of some images, which to label next."""
 
 
 class Service:
@@ -45,11 +55,12 @@ class Service:
         self.metrics = Metrics()
         self.store = Store(folder, self.limits)
         self.decoder = Decoder(self.limits)
-        self.batcher = Batcher(self.limits.queue, self.metrics)
-        self.learner = Learner(self.store, make, self.metrics)
+        self.memory = Memory(self.limits.memory_bytes)
+        self.batcher = Batcher(self.limits.queue, self.metrics, self.limits.queue_bytes)
+        self.learner = Learner(self.store, make, self.metrics, self.memory)
         self.streams = 0
         """Who listens to events."""
-        self._answered: dict[str, _Answered] = {}
+        self._answered: OrderedDict[str, _Answered] = OrderedDict()
 
     def close(self) -> None:
         """Finish what runs, and end."""
@@ -113,29 +124,57 @@ class Service:
         except TimeoutError:
             raise RefusedError(503, "It takes too long to classify: ask again later.") from None
 
-    async def answer_kept(self, project: str, images: Sequence[Kept]) -> list[Answer]:
+    async def answer_kept(self, project: str, images: Sequence[Kept]) -> list[AnswerInfo]:
         """Classify images of a project; what is known already is not asked again."""
-        classifier = await asyncio.to_thread(self.learner.classifier, project)
-        known = self._answered.get(project)
-        if known is None or known.classifier is not classifier:
-            known = self._answered[project] = _Answered(classifier, {})
+        classifier, known = await self._known(project)
         new = [one for one in images if one.id not in known.answers]
-        step = max(1, self.limits.queue // 4)  # others want a place in the queue, too
+        step = max(1, min(LARGEST, self.limits.queue // 4))  # others want a place in the queue
         for start in range(0, len(new), step):
             some = new[start : start + step]
             pixels = await asyncio.to_thread(self._pixels, project, some)
             found = await self.answer(classifier, pixels)
-            known.answers |= {one.id: each for one, each in zip(some, found, strict=True)}
+            for one, each in zip(some, found, strict=True):
+                known.answers[one.id] = described(classifier, each, one.file, one.id)
         return [known.answers[one.id] for one in images]
+
+    async def next_to_label(self, project: str, count: int) -> list[int]:
+        """Order those images without a label of which the classifier is in doubt.
+
+        Among all that were answered, or the latest `NEXT` where these are more.
+        """
+        classifier, known = await self._known(project)
+        images = await asyncio.to_thread(self.store.images, project, False)
+        if len(classifier.classes_) < 2 or not images:
+            return [one.id for one in images[:count]]
+        asked = [one for one in images if one.id in known.answers]
+        if len(asked) < min(NEXT, len(images)):
+            asked = images[-NEXT:]
+        found = await self.answer_kept(project, asked)
+        order = np.argsort([sure(one) for one in found], kind="stable")[:DOUBTFUL]
+        some = [asked[i] for i in order]
+        those = frozenset(one.id for one in some)
+        if known.order[0] != those:
+            files = await asyncio.to_thread(lambda: [self.store.read(project, one) for one in some])
+            wanted = await asyncio.to_thread(classifier.next_to_label, files)
+            known.order = those, [some[each.image].id for each in wanted]
+        return known.order[1][:count]
+
+    async def _known(self, project: str) -> tuple[FewShotClassifier, _Answered]:
+        """Return a project's classifier, and what it said already; of a few projects at once."""
+        classifier, file = await asyncio.to_thread(self.learner.loaded, project)
+        known = self._answered.get(project)
+        if known is None or known.file != file:
+            known = self._answered[project] = _Answered(file)
+        self._answered.move_to_end(project)
+        while len(self._answered) > self.limits.models:
+            self._answered.popitem(last=False)
+        return classifier, known
 
     def _pixels(self, project: str, images: Sequence[Kept]) -> list[NDArray[np.uint8]]:
         made = []
         for one in images:
-            try:
-                with Image.open(self.store.file_of(project, one.sha256)) as image:
-                    made.append(np.asarray(image.convert("RGB")))
-            except FileNotFoundError:
-                raise RefusedError(404, "An image was deleted meanwhile: ask again.") from None
+            with Image.open(io.BytesIO(self.store.read(project, one))) as image:
+                made.append(np.asarray(image.convert("RGB")))
         return made
 
     async def labels_csv(self, project: str) -> str:
@@ -144,10 +183,8 @@ class Service:
         unlabelled = [one for one in images if one.label is None]
         answers: dict[int, AnswerInfo] = {}
         if unlabelled and self.store.fit_of(project) is not None:
-            classifier = await asyncio.to_thread(self.learner.classifier, project)
             found = await self.answer_kept(project, unlabelled)
-            for one, each in zip(unlabelled, found, strict=True):
-                answers[one.id] = described(classifier, each, one.file, one.id)
+            answers = {one.id: each for one, each in zip(unlabelled, found, strict=True)}
         text = io.StringIO()
         writer = csv.writer(text)
         writer.writerow(("file", "label", "labelled_by", "probability"))
@@ -175,15 +212,28 @@ def described(
     order = np.argsort(-answer.probabilities, kind="stable")[:shown]
     chances = {str(classifier.classes_[i]): float(answer.probabilities[i]) for i in order}
     label = next(iter(chances))
-    none = none_rate is not None and answer.none_rate is not None and answer.none_rate <= none_rate
-    return AnswerInfo(
+    made = AnswerInfo(
         image=image,
         file=file,
-        label=NONE if none else label,
+        label=label,
         probability=chances[label],
         probabilities=chances,
         none_rate=answer.none_rate,
     )
+    return at_rate(made, none_rate)
+
+
+def at_rate(answer: AnswerInfo, none_rate: float | None) -> AnswerInfo:
+    """Call an answer none of these where it is, at a rate of false alarms."""
+    if none_rate is None or answer.none_rate is None or answer.none_rate > none_rate:
+        return answer
+    return answer.model_copy(update={"label": NONE})
+
+
+def sure(answer: AnswerInfo) -> float:
+    """Return how far the likeliest class lies before the next."""
+    first, *others = answer.probabilities.values()
+    return first - max(others, default=0.0)
 
 
 def _cell(text: str) -> str:

@@ -206,6 +206,13 @@ class Store:
         """Return an image's file, or its thumbnail (``thumbnails``)."""
         return self.folder_of(project) / kind / sha256
 
+    def read(self, project: str, image: Kept, kind: str = "images") -> bytes:
+        """Read an image's file, or its thumbnail; it may have been deleted since it was listed."""
+        try:
+            return self.file_of(project, image.sha256, kind).read_bytes()
+        except FileNotFoundError:
+            raise RefusedError(404, "An image was deleted meanwhile: ask again.") from None
+
     def label_image(self, project: str, image: int, label: str | None) -> Kept:
         """Give an image a label, another, or none."""
         with self._change() as run:
@@ -224,6 +231,15 @@ class Store:
                 if gone.label is not None:
                     self._changed(project)
             self._unlink(project, gone.sha256)
+
+    def example_bytes(self, project: str) -> tuple[int, int]:
+        """Count a project's examples, and their bytes."""
+        [row] = self._rows(
+            "SELECT COUNT(*) AS n, COALESCE(SUM(bytes), 0) AS size FROM images"
+            " WHERE project = ? AND class IS NOT NULL",
+            project,
+        )
+        return row["n"], row["size"]
 
     def disk_bytes(self) -> int:
         """Return what all images take."""

@@ -80,11 +80,13 @@ class BaseStep(Step):
         self._network: nn.Module = self.module
         self._prepare = prepare
         if world > 1:
-            self._network = DistributedDataParallel(self.module)
+            parallel.share_statistics(self.module)
+            self._network = DistributedDataParallel(self.module, broadcast_buffers=False)
         seed = counter_rng.key("base", config.seed)
         rank, last = parallel.rank(), max(0, own.steps - 1)
         self._batches = Batches(train, own.batch, own.sampling, seed, last, rank, world)
-        self._seed = counter_rng.key(seed, rank)  # of augmentation and mixing
+        # Of augmentation and mixing: an image's chances go by its place in the batch of all.
+        self._seed = counter_rng.key(seed, 0)
         self._sources = len(train.packs)
         self._validation = validation_tasks(val, config)
 
@@ -103,29 +105,44 @@ class BaseStep(Step):
             self._network = graphed(network, (self.images, 3, side, side), self._device)
 
     def loss(self, number: int) -> Tensor:
-        """Cross-entropy of one augmented, perhaps mixed batch."""
+        """Cross-entropy of one augmented, perhaps mixed batch.
+
+        Of several processes each has its part of the batch; the mean of their losses is that of the
+        whole, where the parts differ in size, too.
+        """
         own = self.config.base
         cooling = number >= own.steps - round(own.cool_down * own.steps)
         images, labels, sources, mirror = self._batches.draw(number)
         how = WEAK if cooling else own.augment
-        random = chances(self._seed, number, len(images), images.device)
+        rows = self._batches.rows
+        random = chances(self._seed, number, rows, images.device)
         ready = self._prepare(images, how, random, mirror)  # [B, 3, S, S]
         stream = counter_rng.key("mix", self._seed)
         # On the host: no waiting for the device.
         chance = counter_rng.uniform(stream, torch.tensor([number]), 5)[:, 0].tolist()
         others, share = labels, 1.0
         if not cooling and chance[0] < own.mix:
-            partner = same_source_partner(sources, self._sources)
-            ready, share = mixed(ready, partner, chance[1:])
-            others = labels[partner]
+            if len(rows) == own.batch:
+                partner = same_source_partner(sources, self._sources)
+                other, others = ready[partner], labels[partner]
+            else:  # the next image of the source may be another process's
+                found, places = self._batches.partners(
+                    number, lambda sources: same_source_partner(sources, self._sources)
+                )
+                random = chances(self._seed, number, places, images.device)
+                other = self._prepare(found.images, how, random, found.mirror)
+                others = found.labels
+            ready, share = mixed(ready, other, chance[1:])
         with bf16_on(self._device):
             logits = self._network(ready)
-        logits, smoothing = logits.float(), own.label_smoothing
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        smoothing = own.label_smoothing
         loss = F.cross_entropy(logits, labels, label_smoothing=smoothing)
         if share < 1:
-            other = F.cross_entropy(logits, others, label_smoothing=smoothing)
-            loss = share * loss + (1 - share) * other
-        return loss
+            other_loss = F.cross_entropy(logits, others, label_smoothing=smoothing)
+            loss = share * loss + (1 - share) * other_loss
+        part = len(rows) * parallel.world_size()
+        return loss if part == own.batch else loss * (part / own.batch)
 
     def validate(self) -> float:
         """Mean over sources of the accuracy on episodes of validation classes."""
@@ -186,7 +203,7 @@ def same_source_partner(sources: Tensor, count: int) -> Tensor:
     return torch.empty_like(sources).scatter_(0, order, order[following])
 
 
-def mixed(pixels: Tensor, partner: Tensor, chance: Sequence[float]) -> tuple[Tensor, float]:
+def mixed(pixels: Tensor, other: Tensor, chance: Sequence[float]) -> tuple[Tensor, float]:
     """Mix a batch [B, 3, S, S] with its partners; returns it and the share of the own image.
 
     `chance` holds four numbers in [0, 1): CutMix or mixup, the share (uniform, that is Beta(1, 1)),
@@ -194,11 +211,11 @@ def mixed(pixels: Tensor, partner: Tensor, chance: Sequence[float]) -> tuple[Ten
     """
     share = chance[1]
     if chance[0] < 0.5:
-        return torch.lerp(pixels[partner], pixels, share), share
+        return torch.lerp(other, pixels, share), share
     side = pixels.shape[-1]
     cut = round(side * (1 - share) ** 0.5)
     top, left = (int(c * (side - cut + 1)) for c in chance[2:4])
     box = (..., slice(top, top + cut), slice(left, left + cut))
     result = pixels.clone()
-    result[box] = pixels[box][partner]
+    result[box] = other[box]
     return result, 1 - (cut / side) ** 2

@@ -50,6 +50,7 @@ def train(
     progress: Progress | None = None,
     start: Path | None = None,
     trained_base: Path | None = None,
+    only: str = "",
 ) -> Pool:
     """Train a pool on the sources, or go on with a run; steps that are done are skipped.
 
@@ -63,6 +64,8 @@ def train(
         start: safetensors file of ResNet-18 weights to start the base from.
         trained_base: the base of another run (its ``steps/base.safetensors``), to be taken as it
             is: step 1 is not done again.
+        only: of the step ``modulators``, the one of this domain alone: each can be learned by a
+            process of its own.
 
     Returns:
         The pool as far as it is trained; without a selector until the last step is done.
@@ -84,7 +87,7 @@ def train(
             if not base_file.exists():
                 write_weights(base_file, *read_weights(trained_base))
         parallel.wait()
-        run = _Run(packs, config, out, where, progress, start)
+        run = _Run(packs, config, out, where, progress, start, only)
         with closing(run.metrics):
             for name in STEPS if step == "all" else (step,):
                 if name == "base":
@@ -125,11 +128,14 @@ class _Run:
     device: torch.device
     report: Progress | None
     start: Path | None
+    only: str = ""
 
     def __post_init__(self) -> None:
         self.names = [pack.domain.name for pack in self.packs]
         self._name_members()
-        self.metrics = Metrics(self.out / "metrics.jsonl" if parallel.rank() == 0 else None)
+        # One writer a file: modulators may be learned side by side.
+        file = f"{self.only}-metrics.jsonl" if self.only else "metrics.jsonl"
+        self.metrics = Metrics(self.out / file if parallel.rank() == 0 else None)
 
     def base(self) -> None:
         """Step 1, by all processes together."""
@@ -166,7 +172,7 @@ class _Run:
         validation = self._validation(self.config)
         for i, member in enumerate(self.members):
             file, tasks = self.done.modulator_files[member.name], validation[member.source]
-            if not file.exists():
+            if not file.exists() and self.only in ("", member.name):
                 record = self._record(file)
                 step = ModulatorStep(base, train, i, tasks, self.config)
                 about = step.train(record)

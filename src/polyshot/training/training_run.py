@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,6 +49,29 @@ class Addition:
     seconds: float | None
     """Of the whole addition, selector included; None where it was interrupted."""
     device: str
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """A training that several methods or runs share: whoever comes first does it for all."""
+
+    run: "TrainingRun"
+    name: str
+    do: Callable[[], object]
+    """Trains it, or reads it."""
+    outputs: tuple[str, ...]
+    """Patterns of its files, in the folder of all runs."""
+    needs: tuple["Training", ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Tell it from all others of the folder."""
+        return f"{self.run.name}-train-{self.name}"
+
+    def reads(self) -> tuple[str, ...]:
+        """List patterns of the files that it goes on from, its own among them."""
+        every = [pattern for each in self.needs for pattern in each.reads()]
+        return tuple(dict.fromkeys([*every, *self.outputs]))
 
 
 @dataclass(eq=False)
@@ -129,6 +152,35 @@ class TrainingRun:
         self.pool(kind)
         return Addition(**read_json(self._addition_folder(kind) / "addition.json"))
 
+    def trainings(self, kind: Kind | None = None) -> list[Training]:
+        """List what it takes to train the base, or a pool: what others need comes first.
+
+        The modulators of a pool do not need each other, so that each is a training of its own,
+        where it is known beforehand which ones there will be.
+        """
+        if self.added is not None:
+            before = self.before.trainings(kind)
+            if kind is None:
+                return before
+            added = (f"{self.before.name}/{self._addition}-{kind}/**",)
+            grown = Training(self, f"pool-{kind}", lambda: self.pool(kind), added, (before[-1],))
+            return [*before, grown]
+        own = self.config.modulator
+        described = f"{self.name}/world.json"
+        files = (described, f"{self.name}/pool-{own.kind}/**")
+        base = Training(self, "base", self.base, files)
+        if kind is None:
+            return [base]
+        files = (described, f"{self.name}/pool-{kind}/**")
+        parts = [base]
+        if not self.config.joint and own.members == 1 and len(self.packs) > 1:
+            parts += [
+                Training(self, f"modulator-{kind}-{name}", partial(self._member, kind, name), files)
+                for name in self.sources
+            ]
+            parts[1:] = [replace(part, needs=(base,)) for part in parts[1:]]
+        return [*parts, Training(self, f"pool-{kind}", lambda: self.pool(kind), files, (*parts,))]
+
     def single(self, source: int) -> "TrainingRun":
         """Return the run of one source alone, for networks trained by episodes from scratch.
 
@@ -197,14 +249,23 @@ class TrainingRun:
     def _base(self) -> Backbone:
         return self._train(self.config.modulator.kind, "base").base
 
-    def _train(self, kind: Kind, step: str) -> Pool:
+    def _member(self, kind: Kind, name: str) -> None:
+        """Train one modulator of a pool."""
+        self.base()
+        self._train(kind, "modulators", name)
+
+    def _train(self, kind: Kind, step: str, only: str = "") -> Pool:
         """Train a pool; its base is the one of the config's own kind of modulators."""
         out, own = self.out / f"pool-{kind}", self.config.modulator.kind
         trained = Artifacts(self.out / f"pool-{own}", [], self.config, self.device).base_file
         base = None if kind == own else trained
         config = replace(self.config, modulator=replace(self.config.modulator, kind=kind))
-        with self._lock(out.name):
-            return train(self.packs, config, out, step, self.device, self.report, trained_base=base)
+        with self._lock("-".join(filter(None, (out.name, only)))):
+            return train(
+                *(self.packs, config, out, step, self.device, self.report),
+                trained_base=base,
+                only=only,
+            )
 
     def _grown(self, kind: Kind) -> Pool:
         assert self.added is not None

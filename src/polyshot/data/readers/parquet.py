@@ -73,12 +73,17 @@ class RowItem:
             value = _row_group(self.file, self.column, self.group)[self.row].as_py()
         except (ArrowException, OSError, ValueError):
             return BadImage("corrupt row group")
-        data = value.get("bytes") if isinstance(value, dict) else value
-        if not isinstance(data, bytes):
-            return BadImage("no embedded bytes")
-        if len(data) > MAX_BYTES:
-            return BadImage(f"too large ({len(data) / 2**20:,.0f} MiB)")
-        return data
+        return embedded(value)
+
+
+def embedded(value: Any) -> bytes | BadImage:
+    """Take the encoded image out of a cell."""
+    data = value.get("bytes") if isinstance(value, dict) else value
+    if not isinstance(data, bytes):
+        return BadImage("no embedded bytes")
+    if len(data) > MAX_BYTES:
+        return BadImage(f"too large ({len(data) / 2**20:,.0f} MiB)")
+    return data
 
 
 @lru_cache(maxsize=1)
@@ -147,15 +152,22 @@ def _features(schema: Any) -> Mapping[str, Mapping[str, Any]]:
     return {name: kind for name, kind in named if isinstance(kind, dict)}
 
 
+def image_column(schema: Any, file: Path | str) -> str:
+    """Find the image column, by declared type, then by name."""
+    features = _features(schema)
+    images = [name for name, kind in features.items() if kind.get("_type") == "Image"]
+    image = next((name for name in [*images, "image", "img"] if name in schema.names), None)
+    if image is None:
+        raise PolyshotError(f"{file} has no image column among {join_names(schema.names)}.")
+    return image
+
+
 def _columns(
     schema: Any, features: Mapping[str, Mapping[str, Any]], wanted: str | None, file: Path
 ) -> tuple[str, str]:
     """Find the image column and the label column, by declared type, then by name."""
-    images = [name for name, kind in features.items() if kind.get("_type") == "Image"]
     labels = [name for name, kind in features.items() if kind.get("_type") == "ClassLabel"]
-    image = next((name for name in [*images, "image", "img"] if name in schema.names), None)
-    if image is None:
-        raise PolyshotError(f"{file} has no image column among {join_names(schema.names)}.")
+    image = image_column(schema, file)
     if wanted is not None and wanted not in schema.names:
         raise unknown("column", wanted, schema.names, where=f" in {file}")
     if wanted is None and len(labels) > 1:

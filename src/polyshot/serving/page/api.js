@@ -1,6 +1,7 @@
 // What the page asks of the service, and what it shows of refusals.
 
 export const $ = (id) => document.getElementById(id);
+export const percent = (share) => `${Math.round(100 * share)} %`;
 
 export function el(tag, options = {}, ...children) {
   const made = document.createElement(tag);
@@ -24,6 +25,24 @@ export function complain(text) {
   $("problems").replaceChildren(el("p", { textContent: text }), close);
 }
 
+const BUSY = [500, 1500, 4000];  // milliseconds after which a service that has much to do is asked again
+
+async function asked(path, options) {
+  let answer;
+  for (const pause of [...BUSY, 0]) {
+    try {
+      answer = await fetch(path, options);
+    } catch {
+      throw new Error("The service does not answer: is polyshot serve still running?");
+    }
+    if (answer.status !== 429 || (options?.method ?? "GET") !== "GET") break;
+    await new Promise((done) => setTimeout(done, pause));
+  }
+  if (answer.ok) return answer;
+  const found = await answer.json().catch(() => ({}));
+  throw Object.assign(new Error(found.detail ?? `The service answered ${answer.status}.`), { status: answer.status });
+}
+
 export async function ask(method, path, body) {
   const options = { method, headers: {} };
   if (body instanceof FormData) options.body = body;
@@ -31,20 +50,17 @@ export async function ask(method, path, body) {
     options.body = JSON.stringify(body);
     options.headers["content-type"] = "application/json";
   }
-  let answer;
-  try {
-    answer = await fetch(path, options);
-  } catch {
-    throw new Error("The service does not answer: is polyshot serve still running?");
-  }
-  if (answer.status === 204) return null;
-  const found = await answer.json().catch(() => ({}));
-  if (!answer.ok) {
-    const failed = new Error(found.detail ?? `The service answered ${answer.status}.`);
-    failed.status = answer.status;
-    throw failed;
-  }
-  return found;
+  const answer = await asked(path, options);
+  return answer.status === 204 ? null : answer.json();
+}
+
+// Downloads a file; a refusal is an error with its sentence, not a file.
+export async function save(path) {
+  const answer = await asked(path);
+  const name = /filename\*=UTF-8''(.+)$/.exec(answer.headers.get("content-disposition") ?? "");
+  const url = URL.createObjectURL(await answer.blob());
+  el("a", { href: url, download: name ? decodeURIComponent(name[1]) : "polyshot" }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
 
 // Runs what a user began; a refusal is shown in words.

@@ -1,10 +1,17 @@
 // Photos are dragged from where they are to the class that they show.
 
+const KIND = "application/x-polyshot-image";
+
 export function carry(node, image) {
   node.addEventListener("dragstart", (event) => {
-    event.dataTransfer.setData("application/x-polyshot-image", String(image));
+    event.dataTransfer.setData(KIND, String(image));
     event.dataTransfer.effectAllowed = "move";
   });
+}
+
+// The photo of the page that was dropped; 0 where it was something else.
+export function carried(event) {
+  return Number(event.dataTransfer.getData(KIND));
 }
 
 export function target(node, take) {

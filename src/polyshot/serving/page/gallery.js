@@ -5,32 +5,42 @@ import { el } from "/page/api.js";
 const STEP = 24;
 
 export class Gallery {
-  constructor(list, draw) {
-    this.list = list;
-    this.draw = draw;
-    this.items = [];
-    this.drawn = 0;
-    this.end = el("li", { role: "presentation" });
-    this.end.style.minHeight = "1px";
+  // `draw` makes the node of an item; `keyOf` tells it from others: a node whose key is there again stays.
+  constructor(list, draw, keyOf) {
+    Object.assign(this, { list, draw, keyOf, items: [], drawn: 0, nodes: new Map() });
+    this.end = el("li", { className: "end", hidden: true, "aria-hidden": "true" });
+    list.append(this.end);
     this.watcher = new IntersectionObserver((seen) => {
-      if (seen.some((one) => one.isIntersecting)) this.more();
+      if (seen.some((one) => one.isIntersecting)) this.grow(STEP);
     }, { rootMargin: "600px" });
   }
 
-  show(items, keep = false) {
-    const wanted = keep ? Math.max(STEP, this.drawn) : STEP;
+  show(items) {
     this.items = items;
-    this.drawn = 0;
-    this.list.replaceChildren(this.end);
-    this.more(wanted);
+    this.place(Math.max(STEP, this.drawn));
   }
 
-  more(count = STEP) {
-    const next = this.items.slice(this.drawn, this.drawn + count);
-    this.end.before(...next.map((item) => this.draw(item)));
-    this.drawn += next.length;
+  grow(count) {
+    this.place(this.drawn + count);
+  }
+
+  place(count) {
+    const shown = this.items.slice(0, count);
+    const nodes = new Map(shown.map((item) => {
+      const key = this.keyOf(item);
+      return [key, this.nodes.get(key) ?? this.draw(item)];
+    }));
+    for (const [key, node] of this.nodes) if (!nodes.has(key)) node.remove();
+    let next = this.list.firstChild;
+    for (const node of nodes.values()) {
+      if (node === next) next = next.nextSibling;
+      else this.list.insertBefore(node, next);
+    }
+    if (next !== this.end) this.list.insertBefore(this.end, next);
+    this.nodes = nodes;
+    this.drawn = shown.length;
+    this.end.hidden = this.drawn === this.items.length;
     this.watcher.unobserve(this.end);
-    if (this.drawn < this.items.length) this.watcher.observe(this.end);
-    else this.end.remove();
+    if (!this.end.hidden) this.watcher.observe(this.end);
   }
 }

@@ -1,8 +1,10 @@
-// Photos from files, folders, the clipboard and the camera, and their way to the service.
+// Photos from files and folders, and their way to the service.
 
-import { $, ask, complain, el, say } from "/page/api.js";
+import { ask, complain, say } from "/page/api.js";
 
 const AT_ONCE = 8;
+const BYTES = 64 * 2 ** 20;
+const PATIENCE = 3;  // requests that fail before the others are not tried any more
 const isPhoto = (file) => file.type.startsWith("image/") || /\.(jpe?g|png|webp|gif|bmp|tiff?|avif)$/i.test(file.name);
 
 // Everything that was dropped: files, and folders by their name.
@@ -28,17 +30,21 @@ async function sortInto(folder, folders) {
       if (entry.isDirectory) await sortInto(entry, folders);
       else {
         const file = await new Promise((done, fail) => entry.file(done, fail));
-        if (isPhoto(file)) folders.set(folder.name, [...(folders.get(folder.name) ?? []), file]);
+        if (isPhoto(file)) collect(folders, folder.name, file);
       }
     }
   }
 }
 
+function collect(folders, name, file) {
+  if (!folders.has(name)) folders.set(name, []);
+  folders.get(name).push(file);
+}
+
 export function chosen(files) {
   const folders = new Map();
   for (const file of [...files].filter(isPhoto)) {
-    const name = (file.webkitRelativePath || "").split("/").at(-2) ?? "";
-    folders.set(name, [...(folders.get(name) ?? []), file]);
+    collect(folders, (file.webkitRelativePath || "").split("/").at(-2) ?? "", file);
   }
   return folders;
 }
@@ -49,54 +55,51 @@ export function pick(input, then) {
   input.click();
 }
 
-// Sends photos a few at a time; `kept` hears of each answer.
+// A few photos at a time, and not too many bytes: a request has its limits.
+function* batches(files) {
+  let batch = [];
+  let bytes = 0;
+  for (const file of files) {
+    if (batch.length === AT_ONCE || (batch.length && bytes + file.size > BYTES)) {
+      yield batch;
+      batch = [];
+      bytes = 0;
+    }
+    batch.push(file);
+    bytes += file.size;
+  }
+  if (batch.length) yield batch;
+}
+
+// Sends photos; `kept` hears which were kept, and how many were sent.
 export async function send(project, label, files, kept) {
   const query = label === null ? "" : `?label=${encodeURIComponent(label)}`;
   const refused = [];
-  for (let i = 0; i < files.length; i += AT_ONCE) {
+  let sent = 0;
+  let failed = 0;  // one after the other
+  for (const batch of batches(files)) {
     const form = new FormData();
-    for (const file of files.slice(i, i + AT_ONCE)) form.append("images", file, file.name);
+    for (const file of batch) form.append("images", file, file.name);
     try {
       const found = await ask("POST", `/api/projects/${project}/images${query}`, form);
       refused.push(...found.refused.map((one) => one.detail));
-      kept(found.images);
+      kept(found.images, batch.length);
+      failed = 0;
     } catch (error) {
       refused.push(error.message);
-      kept([]);
-      if (error.status === 413 || error.status === 429) break;
+      kept([], batch.length);
+      failed += 1;
     }
-    say(`${Math.min(i + AT_ONCE, files.length)} of ${files.length} photos sent`);
+    sent += batch.length;
+    say(`${sent} of ${files.length} photos sent`);
+    if (failed === PATIENCE && sent < files.length) {
+      refused.unshift(`The last ${files.length - sent} photos were not sent.`);
+      break;
+    }
   }
   if (refused.length) {
-    const more = refused.length > 3 ? ` … and ${refused.length - 3} more.` : "";
-    complain([...new Set(refused)].slice(0, 3).join(" ") + more);
+    const reasons = [...new Set(refused)];
+    const more = reasons.length > 3 ? ` … and ${reasons.length - 3} more.` : "";
+    complain(reasons.slice(0, 3).join(" ") + more);
   }
-}
-
-export async function camera(title, take) {
-  let stream;
-  try {
-    stream = await navigator.mediaDevices.getUserMedia({ video: { width: { ideal: 1280 } } });
-  } catch {
-    complain("There is no camera that the page may use: allow it in the browser.");
-    return;
-  }
-  const dialog = $("camera");
-  $("camera-title").textContent = title;
-  $("taken").textContent = "";
-  $("video").srcObject = stream;
-  let count = 0;
-  $("take").onclick = () => {
-    const video = $("video");
-    const canvas = el("canvas", { width: video.videoWidth, height: video.videoHeight });
-    canvas.getContext("2d").drawImage(video, 0, 0);
-    canvas.toBlob((blob) => {
-      count += 1;
-      $("taken").textContent = `${count} taken`;
-      take(new File([blob], `camera-${Date.now()}.jpg`, { type: "image/jpeg" }));
-    }, "image/jpeg", 0.92);
-  };
-  $("camera-close").onclick = () => dialog.close();
-  dialog.onclose = () => stream.getTracks().forEach((track) => track.stop());
-  dialog.showModal();
 }
