@@ -21,7 +21,16 @@ from numpy.typing import NDArray
 
 from polyshot.data.images import BadImage, decode
 from polyshot.data.pack import Domain, Pack, PackWriter, check_destination
-from polyshot.data.readers import Item, Listing, Reader, ReadOptions, decathlon, folder, parquet
+from polyshot.data.readers import (
+    Item,
+    Listing,
+    Reader,
+    ReadOptions,
+    decathlon,
+    folder,
+    parquet,
+    spreadsheet,
+)
 from polyshot.data.splits import SMALLEST_PART, read_split_file, split_classes
 from polyshot.errors import PolyshotError, join_names, unknown
 from polyshot.util.checks import check_name
@@ -31,7 +40,7 @@ from polyshot.util.progress import Progress
 
 CHUNK = 32
 """Images a worker decodes before it reports: progress stays lively, messages stay few."""
-READERS: tuple[Reader, ...] = (decathlon, parquet, folder)
+READERS: tuple[Reader, ...] = (decathlon, parquet, spreadsheet, folder)
 """In order of precedence: a plain folder is what is left."""
 
 WHOLE = 34
@@ -94,7 +103,8 @@ def import_source(
     if reader is None:
         raise PolyshotError(
             f"{path} is in no format Polyshot reads: give a folder with a folder for each class, a "
-            "zip or tar file of one, Parquet files, or the Visual Decathlon's root."
+            "zip or tar file of one, a CSV file of paths and labels, Parquet files, or the Visual "
+            "Decathlon's root."
         )
     with reader.listings(path, read_options) as listings:
         chosen = _choose(listings, options, path)
