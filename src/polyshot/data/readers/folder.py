@@ -70,7 +70,7 @@ def listings(path: Path, options: ReadOptions) -> Iterator[list[Listing]]:
 
 
 @contextmanager
-def _folder(path: Path, _: list[BadImage]) -> Iterator[Found]:
+def _folder(path: Path, dropped: list[BadImage]) -> Iterator[Found]:  # noqa: ARG001, as the others
     """Walk a folder; links are followed, once."""
     files: list[PurePosixPath] = []
     folders: list[PurePosixPath] = []
