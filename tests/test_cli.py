@@ -66,7 +66,7 @@ def test_names_are_neither_markup_nor_commands_of_a_terminal(
     assert hostile in shown.err
     assert shown.out.count(hostile) == 2 and "\x1b[2J" not in shown.out and "\x07" not in shown.out
     said = run("data", "list", f"{hostile}\n\x1b[2J")
-    assert said.code == 2 and said.err == f"error: There is no folder {hostile} \ufffd[2J.\n"
+    assert said.code == 2 and said.err == f"error: There is no folder {hostile}\\n\\x1b[2J.\n"
 
 
 def test_version(run: Callable[..., Outcome]) -> None:

@@ -1,16 +1,23 @@
 """Jobs on a Ray cluster of three machines, all of them this one: what is lost is done again."""
 
+import csv
+import os
+import re
 import shutil
+import signal
+import subprocess
 import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from polyshot.classifier import FewShotClassifier
 from polyshot.data.toy import draw_packs
 from polyshot.engines import Event, Job, Resources
 from polyshot.engines.ray import TRIES, Ray
@@ -21,10 +28,10 @@ from polyshot.evaluation.results import read_results
 from polyshot.experiments.run import Summary
 from polyshot.training.jobs import train_by
 from polyshot.training.run import train
-from tests.commands import refused
+from tests.commands import Child, done, refused
 from tests.engines import ray_jobs
 from tests.experiments.small_worlds import run_grid
-from tests.helpers import TINY
+from tests.helpers import COLOURS, TINY, colour_pool, coloured, examples
 
 # Ray leaves sockets and log files to the garbage collector, and tells its users of its own plans.
 pytestmark = [
@@ -233,6 +240,101 @@ def test_a_pool_is_trained_by_a_job_a_source(engine: Ray, tmp_path: Path) -> Non
 
 
 # --- what users ask for
+
+SMALL = {
+    **{"size": 16, "model.width": 4, "base.steps": 6, "base.batch": 16, "base.warm_up": 2},
+    **{"modulator.steps": 2, "modulator.episodes": 1, "selector.steps": 6, "selector.tasks": 8},
+    **{"validation_episodes": 4, "protonet.learning_rate": 0.001},
+}
+
+
+def family(pid: int) -> list[int]:
+    """List a process and all that it has started."""
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        below = [int(c) for task in tasks for c in (task / "children").read_text().split()]
+    except OSError:  # it has ended meanwhile
+        return []
+    return [pid, *(each for child in below for each in family(child))]
+
+
+def kill_all(child: Child) -> None:
+    for pid in family(child.process.pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    child.process.communicate(timeout=60)
+
+
+def labels_of(folder: Path) -> list[dict[str, str]]:
+    texts = [file.read_text() for file in sorted(folder.glob("labels-*.csv"))]
+    return [row for text in texts for row in csv.DictReader(text.splitlines())]
+
+
+@pytest.mark.slow
+def test_labelling_is_killed_twice_and_every_image_has_one_row(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the extra [ray] is not installed")
+    model, photos, out = tmp_path / "m.polyshot", tmp_path / "photos", tmp_path / "labels"
+    FewShotClassifier(colour_pool(), adaptation="none").fit(*examples(4, 4, 4)).save(model)
+    photos.mkdir()
+    for i in range(800):
+        if i % 100 == 7:
+            (photos / f"{i:03}.png").write_bytes(b"no image")
+        else:
+            coloured(list(COLOURS)[i % 3], i).save(photos / f"{i:03}.png")
+    words = ("classify", "--model", model, "--query", photos, "--shard", 20, "--engine", "ray")
+    for least in (2, 12):
+        child = Child(*words, "--out", out)
+        child.wait_until(lambda least=least: len(list(out.glob("labels-*.csv"))) >= least)
+        kill_all(child)
+    before = len(list(out.glob("labels-*.csv")))
+    assert before < 40, "it was killed in the middle"
+    child = Child(*words, "--out", out)
+    said, errors = child.process.communicate(timeout=300)
+    assert child.process.returncode == 0, errors
+    assert f"{before} shards were there; " in said
+    found = labels_of(out)
+    assert [Path(row["path"]).name for row in found] == [f"{i:03}.png" for i in range(800)]
+    assert sum(row["reason"] == "not an image" for row in found) == 8
+    done(*words[:-2], "--out", tmp_path / "local")
+    expected = [(row["path"], row["label"]) for row in labels_of(tmp_path / "local")]
+    assert [(row["path"], row["label"]) for row in found] == expected
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_is_done_and_a_new_cluster_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the extra [ray] is not installed")
+    draw_packs(tmp_path / "packs", ["glyphs", "signs"], size=16, per_class=15, workers=1)
+    sets = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+    which = ("--methods", "base,protonet,select", "--episodes", 4, "--preset", "tiny", *sets)
+    words = ("reproduce", "seen", "unseen", "--data", tmp_path / "packs", *which)
+    out = tmp_path / "ray"
+    child = Child(*words, "--out", out, "--engine", "ray")
+    child.wait_until(lambda: len(list((out / "results").rglob("*.jsonl"))) >= 3)
+    child.press_ctrl_c()
+    before = {file: file.read_bytes() for file in (out / "results").rglob("*.jsonl")}
+    child = Child(*words, "--out", out, "--engine", "ray")
+    said, errors = child.process.communicate(timeout=300)
+    assert child.process.returncode == 0, errors
+    assert f"{len(before)} were there" in said and len(rows(out)) > len(before)
+    assert all(file.read_bytes() == data for file, data in before.items())
+    child = Child(*words, "--out", tmp_path / "local", "--processes", 1)
+    child.process.communicate(timeout=300)
+    assert rows(out) == rows(tmp_path / "local")
+
+
+def test_the_cluster_file_of_the_documentation_is_one_that_ray_takes() -> None:
+    pytest.importorskip("ray", reason="the extra [ray] is not installed")
+    import yaml
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text("utf-8")
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    validate_config(prepare_config(yaml.safe_load(text)))
+
+
+def test_nobody_pays_for_ray_who_does_not_ask_for_it() -> None:
+    look = "import sys, polyshot.cli, polyshot.engines.choice; assert 'ray' not in sys.modules"
+    subprocess.run([sys.executable, "-c", look], check=True, timeout=120)
 
 
 def test_without_the_extra_one_line_says_how_to_install_it(

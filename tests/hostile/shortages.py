@@ -5,12 +5,15 @@ import random
 import resource
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from .kills import SCENES, Scene, compared, copy_pool, reference_of, tree_of
 from .processes import Ended, polyshot
 from .trials import HANG, REFUSED, RIGHT, Part, Run, Verdict
 from .world import World
+
+Tree = Mapping[str, str]
 
 HIDDEN = (".partial", ".old", ".new")
 
@@ -105,7 +108,7 @@ def full(world: World) -> Run:
             room = draw.uniform(0, 1.1) * reference.size
             disk.be(f"size={max(4096, int(disk.used() + room))}")
             first = polyshot(*words, folder=disk.place)
-            verdict = judged(first, disk.place, before, scene)
+            verdict = judged(first, disk.place, before, reference.tree, scene)
             if verdict.failed:
                 return verdict
             disk.be("size=1g")
@@ -131,7 +134,7 @@ def read_only(world: World) -> Run:
             first = polyshot(*words, folder=disk.place)
             if first.code == 0:
                 return Verdict("different", "it succeeds on a read-only disk")
-            verdict = judged(first, disk.place, before, scene)
+            verdict = judged(first, disk.place, before, reference.tree, scene)
             if verdict.failed:
                 return verdict
             disk.be("rw")
@@ -157,7 +160,9 @@ def memory(world: World) -> Run:
         first = polyshot(*words, folder=place, memory=now + int(draw.uniform(0, 300) * 2**20))
         # A library that gets no memory may crash: then it is as after a kill.
         crashed = first.code is not None and first.code < 0
-        verdict = Verdict("crashed") if crashed else judged(first, place, before, scene)
+        verdict = (
+            Verdict("crashed") if crashed else judged(first, place, before, reference.tree, scene)
+        )
         if verdict.failed:
             return verdict
         again = _again(scene, words, place, reference.tree, first)
@@ -166,12 +171,14 @@ def memory(world: World) -> Run:
     return run
 
 
-def judged(ended: Ended, place: Path, before: dict[str, str], scene: Scene) -> Verdict:
+def judged(ended: Ended, place: Path, before: Tree, wanted: Tree, scene: Scene) -> Verdict:
     """It succeeds, or is refused in one line and leaves what was there as it was."""
     verdict = ended.verdict()
     if verdict.kind != "refused":
         return verdict
     now = tree_of(place)
+    if now == wanted:  # all was done before the shortage
+        return REFUSED
     if gone := [name for name in before if now.get(name) != before[name]]:
         return Verdict("lost", f"{scene.name}: {gone[:5]} after {ended.err[-200:]}")
     stray = [name for name in now if name not in before]
@@ -182,11 +189,9 @@ def judged(ended: Ended, place: Path, before: dict[str, str], scene: Scene) -> V
     return REFUSED
 
 
-def _again(
-    scene: Scene, words: list[object], place: Path, wanted: dict[str, str], first: Ended
-) -> Verdict:
+def _again(scene: Scene, words: list[object], place: Path, wanted: Tree, first: Ended) -> Verdict:
     """Run it with enough of everything: what is left is as after an uninterrupted run."""
-    if first.code != 0:
+    if first.code != 0 and tree_of(place) != wanted:
         again = polyshot(*words, folder=place)
         if again.code != 0:
             return Verdict("lost", f"{scene.name}, again: {again.err[-300:]}")

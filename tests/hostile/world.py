@@ -15,6 +15,7 @@ from filelock import FileLock
 from PIL import Image
 
 from polyshot.classifier import FewShotClassifier
+from polyshot.data.heif import can_read_heif
 from tests.commands import SMALL
 from tests.helpers import colour_pool, coloured, picture
 
@@ -233,9 +234,11 @@ def valid_images() -> dict[str, bytes]:
         ("PDF", colour, {}),
         ("QOI", colour, {}),
         ("BLP", colour.convert("P"), {}),
+        ("HEIF", colour.resize((64, 48)), {}),  # where pillow-heif is there
     ]
     made: dict[str, bytes] = {}
     Image.init()
+    can_read_heif()
     for i, (kind, image, options) in enumerate(wanted):
         if kind in Image.SAVE:
             file = io.BytesIO()

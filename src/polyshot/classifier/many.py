@@ -143,7 +143,7 @@ def worker(device: torch.device, model: bytes) -> Callable[[Numbered], Labelled]
     """Load a classifier, once a process; returns what labels a shard."""
     with tempfile.TemporaryDirectory(prefix="polyshot-") as folder:
         file = Path(folder) / "model.polyshot"
-        file.write_bytes(model)
+        write_bytes(file, model)
         classifier = FewShotClassifier.load(file, device)
 
     def label(one: Numbered) -> Labelled:

@@ -227,6 +227,8 @@ def classify(
 def _is_folder(out: str) -> bool:
     """Tell whether labels go into a folder: what has no suffix, and is no file, is one."""
     path = Path(out)
+    if not out:  # a table on the terminal
+        return False
     return "://" in out or out.endswith("/") or path.is_dir() or not (path.suffix or path.exists())
 
 

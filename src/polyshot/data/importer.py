@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -251,12 +251,18 @@ def map_in_order(
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-    except BrokenProcessPool:
+    except RuntimeError as error:
+        # A pool that could not start its threads would wait for its workers when the program ends.
+        for worker in (getattr(pool, "_processes", None) or {}).values():
+            worker.kill()
+        if not isinstance(error, BrokenProcessPool):
+            raise
         raise PolyshotError(
             "A worker process was killed, most likely for want of memory: try --workers 1."
         ) from None
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        with suppress(RuntimeError):  # of a thread that was never started
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextmanager

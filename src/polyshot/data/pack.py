@@ -17,7 +17,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from polyshot.data.splits import ClassSplit, split_classes
-from polyshot.errors import PolyshotError, unknown
+from polyshot.errors import PolyshotError, is_short_of_memory, unknown
 from polyshot.util.checks import Count, Name, Range, Sha256, read_description
 from polyshot.util.files import digest, file_digest, new_folder, write_array, write_json
 
@@ -247,6 +247,8 @@ def _read_array(path: Path, name: str, mode: Literal["r"] | None = None) -> NDAr
     try:
         array = np.load(path / name, mmap_mode=mode)
     except Exception as error:  # numpy raises many kinds for a damaged header
+        if is_short_of_memory(error):
+            raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise PolyshotError(f"The pack {path} is damaged ({reason}): import it again.") from None
     if not isinstance(array, np.ndarray):

@@ -5,6 +5,7 @@ lost actor or machine was at is done again, and nothing else.
 """
 
 import itertools
+import logging
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -56,6 +57,7 @@ def stream(
     context = data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)  # progress is the caller's
     made = ray.put((make, arguments))
     left = iter(items)
     while wave := [{"item": pickle.dumps(item)} for item in itertools.islice(left, WAVE)]:
