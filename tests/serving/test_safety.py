@@ -24,7 +24,7 @@ from polyshot.serving.decoding import Decoder
 from polyshot.serving.limits import Limits, RefusedError
 from polyshot.serving.memory import Memory, resident_bytes
 from polyshot.serving.metrics import Metrics
-from polyshot.serving.run import check_address, listen_on
+from polyshot.serving.run import check_address, listen_on, opened_at
 from polyshot.serving.service import Service
 from tests.helpers import examples
 
@@ -328,3 +328,8 @@ def test_connections_that_say_nothing(tmp_path: Path) -> None:
         server.should_exit = True
         thread.join()
         bound.close()
+
+
+def test_the_address_that_is_said_can_be_opened() -> None:
+    said = {"127.0.0.1": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::1": "[::1]", "::": "[::1]"}
+    assert {host: opened_at(host) for host in said} == said

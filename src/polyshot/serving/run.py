@@ -25,6 +25,8 @@ from polyshot.serving.service import Service
 from polyshot.serving.uploads import shown_name
 from polyshot.util.files import file_digest, locked_if_free
 
+EVERY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (only where a user says so)
+"""Names of all addresses of the machine, and the one of them that it opens itself."""
 IDLE = 30
 """Seconds that a connection is kept for the client's next request."""
 LONGEST = 600
@@ -53,11 +55,12 @@ def serve(
         except BaseException:
             service.close()
             raise
-        shown = "127.0.0.1" if host in LOCAL else host
         parts = [f"token={quote(token)}"] if token else []
         parts += [f"project={project}"] if project else []
-        at = f"http://{f'[{shown}]' if ':' in shown else shown}:{bound.getsockname()[1]}/"
-        say(f"Open {at}{'#' + '&'.join(parts) if parts else ''}  (Ctrl-C stops it)")
+        rest = f":{bound.getsockname()[1]}/{'#' + '&'.join(parts) if parts else ''}"
+        say(f"Open http://{opened_at(host)}{rest}  (Ctrl-C stops it)")
+        if host in EVERY:
+            say(f"From other machines: http://{socket.gethostname()}{rest}")
         config = uvicorn.Config(
             make_app(service, host, token),
             log_level="warning",
@@ -70,6 +73,12 @@ def serve(
             ws="none",
         )
         uvicorn.Server(config).run(sockets=[bound])
+
+
+def opened_at(host: str) -> str:
+    """Return the address that a browser on this machine opens."""
+    own = EVERY.get(host, host)
+    return f"[{own}]" if ":" in own else own
 
 
 def check_address(host: str, token: str | None) -> None:
