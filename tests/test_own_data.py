@@ -166,7 +166,12 @@ def test_an_archive_of_images(
     with zipfile.ZipFile(tmp_path / "birds.zip", "w") as archive:
         for file in root.rglob("*.png"):
             archive.write(file, file.relative_to(root))
+    (tmp_path / "birds.csv").write_text(
+        "filename,class\n" + "\n".join(f"{file},{file.parent.name}" for file in root.rglob("*.png"))
+    )
+    by_table = done("evaluate", tmp_path / "birds.csv", "--pool", pool, "--episodes", 3)
     said = done("evaluate", tmp_path / "birds.zip", "--pool", pool, "--episodes", 3)
+    assert by_table == said
     assert "birds" in said and Path("polyshot-birds.html").is_file()
 
 

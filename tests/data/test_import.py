@@ -103,6 +103,39 @@ def test_archives_give_the_same_pack_as_the_folder(
     assert not list(own_temporary.iterdir())
 
 
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_entries_that_lead_out_and_links_are_named(
+    image_folder: MakeFolder, tmp_path: Path, kind: str
+) -> None:
+    root = image_folder(cat=2, dog=2)
+    file = tmp_path / f"odd.{kind}"
+    outside = ["../../evil.png", "/etc/evil.png", "cat/../../evil.png"]
+    links = []
+    if kind == "zip":
+        with zipfile.ZipFile(file, "w") as zipped:
+            for path in root.rglob("*.png"):
+                zipped.write(path, path.relative_to(root))
+            for name in outside:
+                zipped.writestr(name, b"evil")
+    else:
+        with tarfile.open(file, "w") as tarred:
+            tarred.add(root, ".")
+            for name in outside:
+                tarred.addfile(tarfile.TarInfo(name))
+            for name, type_ in (("cat/link.png", tarfile.SYMTYPE), ("cat/pipe", tarfile.FIFOTYPE)):
+                entry = tarfile.TarInfo(name)
+                entry.type, entry.linkname = type_, "/etc/passwd"
+                tarred.addfile(entry)
+        links = ["cat/link.png (a link)", "cat/pipe (a pipe or device)"]
+    message = refusal(file, tmp_path / "packs")
+    assert f"{3 + len(links)} entries of odd.{kind} are no files in it" in message
+    for each in [*(f"{name} (leads out of the archive)" for name in outside), *links]:
+        assert each in message
+    assert "pass --skip-bad" in message
+    (made,) = import_source(file, tmp_path / "packs", ImportOptions(skip_bad=True))
+    assert len(made.pack.images) == 4 and len(made.skipped) == 3 + len(links)
+
+
 def test_a_csv_gives_the_same_pack_as_the_folder(image_folder: MakeFolder, tmp_path: Path) -> None:
     root = image_folder(cat=3, dog=2)
     kinds = [("dog", 2), ("cat", 3)]

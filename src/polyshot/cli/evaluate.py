@@ -13,7 +13,7 @@ from polyshot.cli.options import names_in
 def evaluate(
     images: Annotated[
         Path,
-        Argument(help="Packs, or labelled images: a folder for each class, a zip, Parquet files."),
+        Argument(help="Packs, or labelled images: a folder for each class, a zip, a CSV, Parquet."),
     ],
     pool: options.PoolName = "default",
     targets: Annotated[str, Option(help="Domains to test on: a,b,c; all if not given.")] = "",

@@ -144,6 +144,12 @@ def _check(listing: Listing, out: Path, options: ImportOptions) -> None:
             f"{join_names(listing.empty_classes)}. Fill or remove them, or pass --skip-bad to go "
             "on without them."
         )
+    if listing.dropped and not options.skip_bad:
+        raise PolyshotError(
+            f"{listing.name}: {len(listing.dropped):,} entries of {listing.origin} are no files in "
+            f"it: {join_names(map(str, listing.dropped))}. Pack it anew, or pass --skip-bad to go "
+            "on without them."
+        )
     folder = next(parent for parent in (out, *out.resolve().parents) if parent.exists())
     needed, free = len(listing.items) * 3 * options.size**2, shutil.disk_usage(folder).free
     if needed > free:
@@ -155,7 +161,7 @@ def _import(
 ) -> Imported:
     total, done = len(listing.items), 0
     good = np.ones(total, dtype=bool)
-    bad: list[BadImage] = []
+    bad = list(listing.dropped)
     starts = range(0, total, CHUNK)
     chunks = [(listing.items[start : start + CHUNK], options.size) for start in starts]
     with PackWriter(target, options.size, options.overwrite) as writer:

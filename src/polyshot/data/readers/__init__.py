@@ -47,6 +47,8 @@ class Listing:
     """Whether its classes should be split by the WordNet tree, which takes WordNet ids as names."""
     empty_classes: tuple[str, ...] = ()
     """Class folders without a file in them, which are mistakes more often than not."""
+    dropped: tuple[BadImage, ...] = ()
+    """Entries of an archive that are no files in it: links, and names that lead out of it."""
     reader: str = ""
     origin: str = ""
     """File or folder name (not its path, which would differ between machines)."""

@@ -25,7 +25,7 @@ def read_support(path: Path | str) -> tuple[list[Path], list[str]]:
             return paths, [listing.class_names[label] for label in listing.labels]
     if not path.exists():
         raise PolyshotError(f"There is no file or folder {path}.")
-    if not spreadsheet.accepts(path):
+    if not spreadsheet.accepts(path) and path.suffix.lower() != ".txt":
         raise PolyshotError(
             f"{path} is no support set: give a folder with a folder for each class, or a CSV file "
             "with the columns path and label."

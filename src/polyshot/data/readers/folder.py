@@ -16,7 +16,7 @@ import tarfile
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -62,13 +62,15 @@ def listings(path: Path, options: ReadOptions) -> Iterator[list[Listing]]:
     else:
         reader, name, origin = "archive", path.name.split(".")[0], path.name
         opened = _zip if path.suffix.lower() == ".zip" else _tar
-    with opened(path) as found:
+    dropped: list[BadImage] = []
+    with opened(path, dropped) as found:
         listing = arrange(found, str(path), options)
-        yield [replace(listing, name=options.name or name, reader=reader, origin=origin)]
+        named = replace(listing, name=options.name or name, reader=reader, origin=origin)
+        yield [replace(named, dropped=tuple(dropped))]
 
 
 @contextmanager
-def _folder(path: Path) -> Iterator[Found]:
+def _folder(path: Path, dropped: list[BadImage]) -> Iterator[Found]:  # noqa: ARG001, as the others
     """Walk a folder; links are followed, once."""
     files: list[PurePosixPath] = []
     folders: list[PurePosixPath] = []
@@ -117,10 +119,10 @@ def _open_zip(path: Path) -> zipfile.ZipFile:
 
 
 @contextmanager
-def _zip(path: Path) -> Iterator[Found]:
+def _zip(path: Path, dropped: list[BadImage]) -> Iterator[Found]:
     try:
         with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
+            names = _inside(archive.namelist(), dropped)
     except (*BROKEN, NotImplementedError) as error:
         raise PolyshotError(f"{path} cannot be read as a zip file: {error}.") from None
     files = [PurePosixPath(name) for name in names if not name.endswith("/")]
@@ -131,7 +133,7 @@ def _zip(path: Path) -> Iterator[Found]:
 
 
 @contextmanager
-def _tar(path: Path) -> Iterator[Found]:
+def _tar(path: Path, dropped: list[BadImage]) -> Iterator[Found]:
     with scratch_folder() as scratch:
         try:
             plain = _decompressed(path, scratch)
@@ -139,14 +141,30 @@ def _tar(path: Path) -> Iterator[Found]:
                 members = {PurePosixPath(member.name): member for member in archive}
         except BROKEN as error:
             raise PolyshotError(f"{path} cannot be read as a tar file: {error}.") from None
-        files = [name for name, member in members.items() if member.isfile()]
-        folders = [name for name, member in members.items() if member.isdir()]
+        names = [PurePosixPath(name) for name in _inside(map(str, members), dropped)]
+        files = [name for name in names if members[name].isfile()]
+        folders = [name for name in names if members[name].isdir()]
+        others = {*names} - {*files, *folders}
+        for name in sorted(each for each in others if not is_junk(each)):
+            link = members[name].issym() or members[name].islnk()
+            dropped.append(BadImage("a link" if link else "a pipe or device", str(name)))
 
         def item(relative: PurePosixPath) -> FileItem:
             member = members[relative]
             return FileItem(plain, str(relative), member.offset_data, member.size)
 
         yield files, folders, item
+
+
+def _inside(names: Iterable[str], dropped: list[BadImage]) -> list[str]:
+    """Return the names that lie inside of an archive; the others are noted."""
+    kept = []
+    for name in names:
+        if name.startswith("/") or ".." in PurePosixPath(name).parts:
+            dropped.append(BadImage("leads out of the archive", name))
+        else:
+            kept.append(name)
+    return kept
 
 
 def _decompressed(path: Path, scratch: Path) -> Path:

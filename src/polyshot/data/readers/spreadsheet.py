@@ -13,7 +13,7 @@ from polyshot.data.readers import FileItem, Listing, ReadOptions, check_class_na
 from polyshot.data.readers.folder import groups_of
 from polyshot.errors import PolyshotError, join_names
 
-SUFFIXES = (".csv", ".tsv", ".txt")
+SUFFIXES = (".csv", ".tsv")
 PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path")
 """Headings of the column of paths, in any case; of several the first counts."""
 LABELS = ("label", "class", "class_name", "classname", "category", "target")
