@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,6 +68,18 @@ def test_names_are_neither_markup_nor_commands_of_a_terminal(
     assert shown.out.count(hostile) == 2 and "\x1b[2J" not in shown.out and "\x07" not in shown.out
     said = run("data", "list", f"{hostile}\n\x1b[2J")
     assert said.code == 2 and said.err == f"error: There is no folder {hostile}\\n\\x1b[2J.\n"
+
+
+def test_bars_count_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:
+    with display.progress("images") as report:
+        for name in ("selector", "embed"):
+            report(name, 0, 100)
+            time.sleep(0.01)
+            report(name, 50, 100)
+            report(name, 100, 100)
+    lines = capsys.readouterr().err.splitlines()
+    assert any("selector" in line and "tasks/s" in line for line in lines)
+    assert any("embed" in line and "images/s" in line for line in lines)
 
 
 def test_version(run: Callable[..., Outcome]) -> None:

@@ -452,9 +452,13 @@ def test_strict_stops_before_anything_is_learned(
     shutil.copy(wild / "bad.png", tmp_path / "examples" / "owl" / "dot.png")
     assert "2 of 6 examples cannot be read, so that nothing is left of owl" in refused(*asked)
     (tmp_path / "file").touch()
-    for out, said in [("new", "a folder, name a file"), ("file/a.csv", "file is no folder")]:
-        for option in ("--out", "--page"):
-            assert said in refused(*asked, option, tmp_path / out)
+    for option, out, said in [
+        ("--out", "new", "a folder of labels is made by a classifier that is kept"),
+        ("--page", "new", "a folder, name a file"),
+        ("--out", "file/a.csv", "file is no folder"),
+        ("--page", "file/a.csv", "file is no folder"),
+    ]:
+        assert said in refused(*asked, option, tmp_path / out)
 
 
 def test_more_classes_than_the_pool_saw(pool: Path, tmp_path: Path) -> None:

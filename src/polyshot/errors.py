@@ -42,7 +42,7 @@ def is_short_of_memory(error: Exception) -> bool:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?`` for a misspelt name, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1)
+    close = difflib.get_close_matches(str(name), list(known), n=1)
     return f" Did you mean '{close[0]}'?" if close else ""
 
 

@@ -482,7 +482,10 @@ def test_unknown_names(options: dict[str, str], hint: str) -> None:
 
 @pytest.mark.parametrize(
     ("rates", "bars"),
-    [((0.05,), {"images", "learn"}), ((0.05, 0.5), {"images", "try rates", "learn"})],
+    [
+        ((0.05,), {"images", "embed", "learn"}),
+        ((0.05, 0.5), {"images", "embed", "try rates", "learn"}),
+    ],
 )
 def test_learning_shows_how_far_it_is(rates: tuple[float, ...], bars: set[str]) -> None:
     adaptation = replace(POOL.adaptation, rates=rates, updates=3)

@@ -103,6 +103,18 @@ def test_archives_give_the_same_pack_as_the_folder(
     assert not list(own_temporary.iterdir())
 
 
+def test_a_csv_gives_the_same_pack_as_the_folder(image_folder: MakeFolder, tmp_path: Path) -> None:
+    root = image_folder(cat=3, dog=2)
+    kinds = [("dog", 2), ("cat", 3)]
+    rows = [f"{label},{label}/{i:03}.png" for label, count in kinds for i in range(count)]
+    (root / "set.csv").write_text("class,filename\n" + "\n".join(rows))
+    (from_csv,) = import_source(root / "set.csv", tmp_path / "csv")
+    (root / "set.csv").unlink()
+    (from_folder,) = import_source(root, tmp_path / "folder")
+    assert from_csv.pack.hash == from_folder.pack.hash and from_csv.pack.domain.name == "set"
+    assert from_csv.pack.source["reader"] == "spreadsheet"
+
+
 def test_train_val_and_test_folders_are_pooled(image_folder: MakeFolder, tmp_path: Path) -> None:
     flat = image_folder("flat")
     parts = tmp_path / "parts"
@@ -354,7 +366,7 @@ def test_an_imagenet_without_wordnet_ids_is_not_split_at_random_in_silence(tmp_p
     split.write_text(json.dumps({"train": names[:20], "val": names[20:27], "test": names[27:]}))
     assert remark(root, "own", split_file=split) == ""
     few = decathlon(tmp_path / "few", "imagenet12")  # too few to be a source in any way
-    assert remark(few, "target") == ""
+    assert "3 classes are too few for a class split: all are for tests" in remark(few, "target")
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,8 @@ def test_support_from_a_folder_for_each_class(image_folder: Callable[..., Path])
         "\ufeffLabel;Path\r\ncat;cat/000.png\r\ndog; dog/000.png\r\n",
         "id\tpath\tlabel\n1\tcat/000.png\tcat\n2\tdog/000.png\tdog",
         'path,label\n"cat/000.png","cat"\n"dog/000.png","dog"\n',
+        "filename,class\ncat/000.png,cat\ndog/000.png,dog\n",
+        "Category;width;File Name\ncat;3;cat/000.png\ndog;4;dog/000.png\n",
     ],
 )
 def test_support_from_csv(image_folder: Callable[..., Path], text: str) -> None:
@@ -227,6 +229,8 @@ def test_support_from_csv(image_folder: Callable[..., Path], text: str) -> None:
         (b"cat/000.png,cat\ncat/001.png,\ncat/001.png\n,cat\n", "without path or label: line 2, 3"),
         (b"cat/000.png,cat\ncat/none.png,cat\n", r"do not exist: .*none\.png\.$"),
         (b"caf\xe9,cat", "UTF-8"),
+        (b"foto,art\ncat/000.png,cat\n", r"If foto, art is a heading, call these columns path"),
+        (b"filename,class\n", "no rows"),
     ],
 )
 def test_bad_csv(image_folder: Callable[..., Path], text: bytes, message: str) -> None:

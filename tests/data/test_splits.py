@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyshot.data.readers.decathlon import SPLIT_SIZES
-from polyshot.data.splits import ClassSplit, read_split_file, split_classes
+from polyshot.data.splits import ClassSplit, read_split_file, split_classes, split_in_two
 from polyshot.errors import PolyshotError
 
 WNIDS = (Path(__file__).parent / "imagenet_wnids.txt").read_text().split()
@@ -66,7 +66,9 @@ def test_parts_are_disjoint_and_complete(names: list[str], seed: int) -> None:
     if split.rule == "target-only":
         assert not split.train and not split.val
     else:
-        assert split.sizes == (len(names) * 7 // 10, len(names) * 15 // 100, len(split.test))
+        count = len(names)
+        usual = (count * 7 // 10, count * 15 // 100, len(split.test))
+        assert split.sizes == (usual if count >= 34 else (count - 10, 5, 5))
         assert min(split.sizes) >= 5
     assert split == split_classes(names, seed)
 
@@ -86,10 +88,26 @@ def test_the_split_is_pinned() -> None:
     assert split.test == (1, 10, 15, 24, 26, 35)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 10, 33])
+@pytest.mark.parametrize("count", [0, 1, 2, 10, 14])
 def test_small_domains_are_targets_only(count: int) -> None:
     split = split_classes([str(i) for i in range(count)])
     assert split == ClassSplit((), (), tuple(range(count)), rule="target-only")
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes"), [(15, (5, 5, 5)), (24, (14, 5, 5)), (33, (23, 5, 5)), (34, (23, 5, 6))]
+)
+def test_small_domains_are_split_so_that_each_part_makes_episodes(
+    count: int, sizes: tuple[int, int, int]
+) -> None:
+    split = split_classes([str(i) for i in range(count)])
+    assert split.sizes == sizes and split.rule == "random"
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(4, (2, 2, 0)), (9, (5, 4, 0)), (40, (32, 8, 0))])
+def test_all_classes_in_two_parts(count: int, sizes: tuple[int, int, int]) -> None:
+    split = split_in_two([str(i) for i in range(count)])
+    assert split.sizes == sizes and split.part("all") == tuple(range(count))
 
 
 def test_five_classes_of_a_part_are_enough() -> None:

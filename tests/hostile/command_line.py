@@ -13,6 +13,9 @@ from .world import World, training, valid_images
 
 Words = list[object]
 
+KEPT = (".lock", ".labels.lock")
+"""Locks of folders that a command goes on in: they stay, since a new one would be another."""
+
 NONSENSE = (
     *("", " ", "-1", "0", "1e999", "nan", "1" + "0" * 30, "../../x", "/", "/dev/null/x", "x" * 300),
     *("a,b,c", ",,,", "[/bold]", "é", "--", "-", ".", "..", "\udcff", "a\nb", "{", "auto", "0.5"),
@@ -239,7 +242,9 @@ def run_in(world: World, draw: random.Random, folder: Path) -> Verdict:
     stray += sorted(set(folder.iterdir()) - known)
     here = list(around["here"].rglob("*"))
     named = next(iter(Path(str(words[-1])).parts), "out")  # nonsense may be a name as well
-    stray += [f for f in here if f.name.endswith((".partial", ".old", ".lock"))]
+    stray += [
+        f for f in here if f.name.endswith((".partial", ".old", ".lock")) and f.name not in KEPT
+    ]
     if verdict.kind == "refused" and words[0] not in ("train", "reproduce", "serve"):
         stray += [f for f in here if f.is_file()]
     if verdict.kind == "right":

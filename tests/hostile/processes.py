@@ -40,7 +40,7 @@ class Ended:
         """Refused in one line, apart from progress, or a failure; 'right' is not judged here."""
         if self.code is None:
             return Verdict("hang", self.err[-300:])
-        lines = [line for line in self.err.splitlines() if line.strip() and "━" not in line]
+        lines = [line for line in self.err.splitlines() if line.strip() and not _is_bar(line)]
         if self.code == 0 and "Traceback" not in self.err:
             return Verdict("right")
         if self.code == 2 and len(lines) == 1 and lines[0].startswith("error: "):
@@ -53,6 +53,11 @@ class Ended:
             return REFUSED
         told = " / ".join(line.strip() for line in lines[-3:])
         return Verdict("traceback", f"exit {self.code}: {told[-400:]}")
+
+
+def _is_bar(line: str) -> bool:
+    """Whether a line is progress; a bar at its beginning is empty."""
+    return "━" in line or "-:--:--" in line
 
 
 class Running:

@@ -86,6 +86,8 @@ class FewShotClassifier(StepByStep, Estimator):
     def _check_options(self, pools: Sequence[Pool]) -> None:
         check_adaptation(self.adaptation, (AUTO,))
         none_of_these.check_rate(self.none_rate)
+        if self.batch is not None and (type(self.batch) is not int or self.batch < 1):
+            raise PolyshotError(f"batch is a number of images, 1 or more, not {self.batch!r}.")
         if self.precision not in get_args(Kept):
             raise unknown("precision", self.precision, get_args(Kept))
         check_ensemble(pools)

@@ -27,6 +27,9 @@ from polyshot.tasks import Queries, Table, Tasks
 from polyshot.util.device import forget
 from polyshot.util.progress import Progress
 
+EMBED = "embed"
+"""What progress is called while networks look at images."""
+
 
 class Fitted:
     """A classifier once something was learned; `FewShotClassifier` says what there is then."""
@@ -206,8 +209,11 @@ class Fitted:
         else:
             pixels, names = load_sizes(items, sizes, report), names_of(items)
         tables = [
-            Table.of(pixels[pool.size], pool.device, pool.views, self.batch) for pool in pools
+            Table.of(pixels[pool.size], pool.device, pool.views, self.batch, report)
+            for pool in pools
         ]
+        for table in tables:
+            table.name = EMBED  # reading them was shown before
         return tables, {size: Pictures(size, own) for size, own in pixels.items()}, names
 
     def _queries(self, images: Images, report: Progress | None) -> list[Queries]:

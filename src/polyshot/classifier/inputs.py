@@ -1,6 +1,6 @@
 """What users hand a classifier: labels, and embeddings where they bring these."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -23,8 +23,10 @@ def check_labels(labels: Sequence[Label] | None, images: int) -> list[Any]:
     listed: list[Any]
     if hasattr(labels, "__array__") and not isinstance(labels, Tensor):
         listed = list(np.asarray(labels))
+    elif isinstance(labels, str) or not isinstance(labels, Iterable):
+        listed = [labels]
     else:
-        listed = [labels] if isinstance(labels, str) else list(labels)
+        listed = list(labels)
     values = [one.item() if getattr(one, "ndim", None) == 0 else one for one in listed]
     if len(values) != images:
         raise BadValueError(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from polyshot.classifier.classifier import FewShotClassifier
 from polyshot.classifier.estimate import Estimate, Label
+from polyshot.classifier.fitted import EMBED
 from polyshot.data.images import (
     BadImage,
     ReadImages,
@@ -159,7 +160,8 @@ def _of_examples(report: Progress | None) -> Progress:
 
     def told(what: str, done: int, total: int) -> None:
         if report:
-            report("examples" if what == "images" else what, done, total)
+            own = {"images": "examples", EMBED: f"{EMBED} examples"}
+            report(own.get(what, what), done, total)
 
     return told
 
@@ -210,11 +212,14 @@ def label_paths(
     images = classifier.read(paths, report)
     if images.bad and strict:
         raise cannot_read(images)
-    return label_read(classifier, paths, images)
+    return label_read(classifier, paths, images, report)
 
 
 def label_read(
-    classifier: FewShotClassifier, names: Sequence[Path | str], images: ReadImages
+    classifier: FewShotClassifier,
+    names: Sequence[Path | str],
+    images: ReadImages,
+    report: Progress | None = None,
 ) -> list[LabelledFile]:
     """Classify images that were read, and give those a row, too, that could not be."""
     rows = {
@@ -222,7 +227,7 @@ def label_read(
     }
     if not len(images):
         return list(rows.values())
-    chances, none = classifier.answer(images)
+    chances, none = classifier.answer(images, report)
     for k, (i, line) in enumerate(zip(images.places, chances, strict=True)):
         second, first = line.argsort(kind="stable")[-2:]
         best, other = (str(classifier.classes_[each]) for each in (first, second))

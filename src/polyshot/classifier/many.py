@@ -98,7 +98,8 @@ def label_many(
     except OSError as error:
         raise PolyshotError(f"{model} cannot be read: {error.strerror}.") from None
     FewShotClassifier.load(model)  # a file that is none shows before any work
-    next(shards(queries, size))  # so does a wrong name
+    for query in queries:
+        next(shards([query], size))  # so does a wrong name
     counts = Counts()
     about = {"format": FORMAT, "model": digest(kept), "queries": list(queries), "shard": size}
     with _folder(out) as folder:

@@ -45,6 +45,7 @@ INTERRUPTED = 130
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the program: bad input is one line and exit code 2, Ctrl-C is one and exit code 130."""
     try:
+        _check_empty(sys.argv[1:] if arguments is None else arguments)
         with matplotlib_apart():
             app(arguments)
     except PolyshotError as error:
@@ -65,6 +66,15 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             raise
         _refuse("The memory is too small for this: end other programs, or ask for less at once.")
     sys.exit(0)
+
+
+def _check_empty(arguments: list[str]) -> None:
+    """Refuse an empty argument: it is an unset variable, and as a path it would be this folder."""
+    for before, each in zip(["", *arguments], arguments, strict=False):
+        option = each.removesuffix("=") if each.startswith("--") and each.endswith("=") else ""
+        if not each.strip() or option:
+            what = option or (before if before.startswith("-") else "An argument")
+            raise PolyshotError(f"{what} is empty: give it a value; perhaps a variable is unset.")
 
 
 def _refuse(reason: str) -> NoReturn:

@@ -172,8 +172,9 @@ def classify(
     queries = [Path(each) for each in query]
     if many and (model is None or page):
         raise PolyshotError(
-            "A folder of labels is made by a classifier that is kept, without --page: "
-            "'polyshot fit' writes one, --model names it. Or write a table, --out labels.csv."
+            f"{out} cannot be written: a folder of labels is made by a classifier that is kept "
+            "('polyshot fit' writes one, --model names it), without --page. Or write a table, "
+            "--out labels.csv."
         )
     if model is not None:
         given = {
@@ -226,10 +227,10 @@ def classify(
 
 def _is_folder(out: str) -> bool:
     """Tell whether labels go into a folder: what has no suffix, and is no file, is one."""
+    if not out or "://" in out:
+        return bool(out)
     path = Path(out)
-    if not out:  # a table on the terminal
-        return False
-    return "://" in out or out.endswith("/") or path.is_dir() or not (path.suffix or path.exists())
+    return out.endswith("/") or path.is_dir() or not (path.suffix or path.exists())
 
 
 def _label_many(
@@ -284,8 +285,10 @@ def example(
         str, Option(help="An embedded domain: flowers, plankton, signs, ...")
     ] = "flowers",
     classes: Annotated[int, Option(min=2, help="How many classes.")] = 5,
-    shot: Annotated[int, Option(min=1, help="Examples of each class.")] = 5,
-    queries: Annotated[int, Option(min=1, help="Images of each class to classify.")] = 20,
+    shot: Annotated[int, Option(min=1, max=1000, help="Examples of each class.")] = 5,
+    queries: Annotated[
+        int, Option(min=1, max=10_000, help="Images of each class to classify.")
+    ] = 20,
     seed: Annotated[int, Option(min=0, help="Another seed, other images.")] = 0,
 ) -> None:
     """Draw a folder to try things on: support/<class>/*.png and query/*.png, of mixed sizes.

@@ -17,7 +17,7 @@ data = typer.Typer(
 Packs = Annotated[Path, Argument(help="A pack, or a folder of packs.")]
 OnePack = Annotated[Path, Argument(help="A pack: a folder made by 'data import'.")]
 Overwrite = Annotated[bool, Option("--overwrite", help="Replace packs that exist.")]
-Workers = Annotated[int | None, Option(min=1, help="Processes; all cores if not given.")]
+Workers = Annotated[int | None, Option(min=1, max=256, help="Processes; all cores if not given.")]
 
 
 @data.command("import")
@@ -107,7 +107,7 @@ def data_toy(
     out: Annotated[Path, Option(help="Folder for the packs.")],
     only: Annotated[str, Option(help="Draw only these domains: a,b,c.")] = "",
     size: Annotated[int, Option(help="Side length in pixels.")] = 72,
-    per_class: Annotated[int, Option(min=1, help="Images of each class.")] = 30,
+    per_class: Annotated[int, Option(min=1, max=10_000, help="Images of each class.")] = 30,
     seed: Annotated[int, Option(help="Another seed, other images of the same classes.")] = 0,
     overwrite: Overwrite = False,
     workers: Workers = None,
@@ -199,7 +199,9 @@ def data_episodes(
     way: Annotated[int, Option(help="Classes in an episode.")] = 5,
     shot: Annotated[int, Option(help="Support images of each class.")] = 5,
     queries: Annotated[int, Option(help="Query images of each class.")] = 10,
-    count: Annotated[int, Option("--episodes", min=1, help="How many.")] = 600,
+    count: Annotated[
+        int, Option("--episodes", min=1, max=options.MOST_EPISODES, help="How many.")
+    ] = 600,
     part: Annotated[str, Option(help="train, val, test or all classes.")] = "test",
     seed: options.EpisodeSeed = 0,
     variable: Annotated[

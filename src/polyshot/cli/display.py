@@ -35,6 +35,10 @@ class RateColumn(rich.ProgressColumn):
         return Text(shown, style="cyan")
 
 
+UNITS = {"selector": "tasks", "urt": "tasks"}
+"""What bars of these names count instead."""
+
+
 @contextmanager
 def progress(unit: str, whole: str = "") -> Iterator[Callable[[str, int, int], None]]:
     """Show one bar a name, which counts units; yields ``report(name, done, total)``.
@@ -59,7 +63,7 @@ def progress(unit: str, whole: str = "") -> Iterator[Callable[[str, int, int], N
 
         def report(name: str, done: int, total: int) -> None:
             if name not in bars:  # what was done before says nothing about the speed
-                counted = name if name == whole else unit
+                counted = name if name == whole else UNITS.get(name, unit)
                 bars[name] = shown.add_task(name, total=total, completed=done, unit=counted)
             shown.update(bars[name], completed=done, total=total)
             if not whole:

@@ -29,7 +29,9 @@ def evaluate(
     ] = None,
     shot: Annotated[int | None, Option(help="Support images of each class: 5, likewise.")] = None,
     queries: Annotated[int | None, Option(help="Query images of each class: 10, likewise.")] = None,
-    episodes: Annotated[int, Option(min=2, help="Episodes of each target.")] = 600,
+    episodes: Annotated[
+        int, Option(min=2, max=options.MOST_EPISODES, help="Episodes of each target.")
+    ] = 600,
     methods: Annotated[
         str,
         Option(

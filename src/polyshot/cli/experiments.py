@@ -8,6 +8,7 @@ import typer
 from typer import Argument, Option
 
 from polyshot.cli.options import (
+    MOST_EPISODES,
     Address,
     Device,
     EngineName,
@@ -74,7 +75,8 @@ def reproduce(
         int, Option(help="Trainings of everything, seeds 0, 1, ...; --set seed=1 starts at 1.")
     ] = 1,
     episodes: Annotated[
-        int | None, Option(help="Episodes of each cell; 100 with tiny, else 600.")
+        int | None,
+        Option(max=MOST_EPISODES, help="Episodes of each cell; 100 with tiny, else 600."),
     ] = None,
     slow_episodes: Annotated[
         int | None,
@@ -105,7 +107,10 @@ def reproduce(
     device: Device = None,
     processes: Annotated[
         int | None,
-        Option(help="Processes that share the work: one a core on a CPU, 4 at most; 1 on a GPU."),
+        Option(
+            max=256,
+            help="Processes that share the work: one a core on a CPU, 4 at most; 1 on a GPU.",
+        ),
     ] = None,
     engine: EngineName = "local",
     address: Address = "",

@@ -4,6 +4,9 @@ from typing import Annotated
 
 from typer import Option
 
+MOST_EPISODES = 1_000_000
+"""Of a target; half a million make an interval of a twentieth of a point."""
+
 EpisodeSeed = Annotated[int, Option(help="Another seed, other episodes.")]
 ShareGroups = Annotated[bool, Option("--share-groups", help="Let support and query share a group.")]
 DropSmall = Annotated[bool, Option("--drop-small", help="Leave out classes that are too small.")]

@@ -39,17 +39,26 @@ def add(
             "--set", help="Override an option of the pool's training: --set modulator.steps=500."
         ),
     ] = None,
+    part: Annotated[
+        str,
+        Option(
+            help="Classes to learn from: train, those of the class split; all; or auto, all where "
+            "the domain has no training classes."
+        ),
+    ] = "auto",
     no_selector: NoSelector = False,
     device: Device = None,
 ) -> None:
     """Add a domain: one modulator is trained, the base and all other members stay as they are.
+
+    How long it takes is said first. Without a GPU it is a shorter training, of about ten minutes.
 
     The old images are not needed. Interrupted, the same command goes on; until it is done, the
     pool stays as it was.
 
     Example: polyshot pool add run/pool packs/birds --out grown
     """
-    from polyshot.cli.display import progress
+    from polyshot.cli.display import progress, warn
     from polyshot.data.pack import Pack
     from polyshot.training.edit import grow
 
@@ -57,7 +66,8 @@ def add(
     opened = Pack.open(pack)
     name = opened.domain.name
     with progress("images") as report:
-        grown = grow(folder, opened, place, settings or [], not no_selector, device, report)
+        how = (settings or [], not no_selector, device, report, part, warn)
+        grown = grow(folder, opened, place, *how)
     about = grown.about["steps"][f"modulator:{name}"]
     typer.echo(
         f"wrote {place}: {len(grown.members)} members, hash {grown.hash[:12]}; {name} has strength "

@@ -7,6 +7,7 @@ import typer
 from typer import Argument, Option
 
 from polyshot.cli.options import (
+    MOST_EPISODES,
     Address,
     Device,
     EngineName,
@@ -70,6 +71,8 @@ def train(
 
     options = [*(settings or []), *(["joint=true"] if joint else [])]
     if members_per_source:
+        if members_per_source.strip() == "0":
+            raise PolyshotError("--members-per-source 0 has no members: take 1 or more, or auto.")
         count = "0" if members_per_source == "auto" else members_per_source
         options.append(f"modulator.members={count}")
     config = override(replace(look_up(preset), seed=seed), options)
@@ -149,7 +152,9 @@ def card(
 
 def demo(
     out: Annotated[Path, Option(help="Folder for everything the demo makes.")] = Path("demo"),
-    episodes: Annotated[int, Option(min=2, help="Episodes of each target.")] = 600,
+    episodes: Annotated[
+        int, Option(min=2, max=MOST_EPISODES, help="Episodes of each target.")
+    ] = 600,
     settings: Settings = None,
 ) -> None:
     """Train a tiny pool on six embedded domains and test it on these and on two unseen ones.

@@ -21,17 +21,30 @@ from numpy.typing import NDArray
 
 from polyshot.data.images import BadImage, decode
 from polyshot.data.pack import Domain, Pack, PackWriter, check_destination
-from polyshot.data.readers import Item, Listing, Reader, ReadOptions, decathlon, folder, parquet
-from polyshot.data.splits import read_split_file, split_classes
+from polyshot.data.readers import (
+    Item,
+    Listing,
+    Reader,
+    ReadOptions,
+    decathlon,
+    folder,
+    parquet,
+    spreadsheet,
+)
+from polyshot.data.splits import SMALLEST_PART, read_split_file, split_classes
 from polyshot.errors import PolyshotError, join_names, unknown
+from polyshot.util.checks import check_name
 from polyshot.util.device import cores
 from polyshot.util.files import no_room
 from polyshot.util.progress import Progress
 
 CHUNK = 32
 """Images a worker decodes before it reports: progress stays lively, messages stay few."""
-READERS: tuple[Reader, ...] = (decathlon, parquet, folder)
+READERS: tuple[Reader, ...] = (decathlon, parquet, spreadsheet, folder)
 """In order of precedence: a plain folder is what is left."""
+
+WHOLE = 34
+"""Classes from which the usual split has parts of five."""
 
 Result = TypeVar("Result")
 
@@ -90,7 +103,8 @@ def import_source(
     if reader is None:
         raise PolyshotError(
             f"{path} is in no format Polyshot reads: give a folder with a folder for each class, a "
-            "zip or tar file of one, Parquet files, or the Visual Decathlon's root."
+            "zip or tar file of one, a CSV file of paths and labels, Parquet files, or the Visual "
+            "Decathlon's root."
         )
     with reader.listings(path, read_options) as listings:
         chosen = _choose(listings, options, path)
@@ -116,6 +130,7 @@ def _choose(listings: Sequence[Listing], options: ImportOptions, path: Path) -> 
     for name in names:
         if not name or name.startswith(".") or "/" in name or "\\" in name:
             raise PolyshotError(f"'{name}' cannot be a domain's name: choose one with --name.")
+        check_name(name, "The domain's name")
     return [listing for listing in listings if not options.only or listing.name in options.only]
 
 
@@ -163,7 +178,18 @@ def _import(
 
 def _remark(listing: Listing, pack: Pack) -> str:
     """Say where classes could not be split as the paper does."""
-    if not listing.by_wordnet or pack.domain.split.rule != "random":
+    split, count = pack.domain.split, len(pack.domain.class_names)
+    if split.rule == "target-only":
+        return (
+            f"{count} classes are too few for a class split: all are for tests; 'polyshot pool "
+            "add' trains on all of them, a split of your own comes by --split."
+        )
+    if split.rule == "random" and min(split.sizes) == SMALLEST_PART and count < WHOLE:
+        return (
+            f"{count} classes are few: {split.sizes[0]} are for training, {split.sizes[1]} to "
+            f"choose by, {split.sizes[2]} for tests; a split of your own comes by --split."
+        )
+    if not listing.by_wordnet or split.rule != "random":
         return ""
     return (
         f"its class names are no WordNet ids (n02099601 ...), so that {pack.domain.name} is not "

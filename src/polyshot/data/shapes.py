@@ -13,6 +13,9 @@ from polyshot.data.pack import Domain
 from polyshot.errors import PolyshotError, join_names
 from polyshot.util.counter_rng import uniform
 
+LARGEST = 100_000
+"""Ways, shots or queries of an episode at most."""
+
 
 @dataclass(frozen=True)
 class EpisodeShape:
@@ -28,6 +31,8 @@ class EpisodeShape:
     def __post_init__(self) -> None:
         if min(self.way, self.shot, self.queries) < 1:
             raise PolyshotError(f"{self} make no episode: each number must be at least 1.")
+        if max(self.way, self.shot, self.queries) > LARGEST:
+            raise PolyshotError(f"An episode has at most {LARGEST:,} ways, shots or queries.")
 
     def __str__(self) -> str:
         return f"{self.way} ways, {self.shot} shots and {self.queries} queries"

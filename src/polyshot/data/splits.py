@@ -32,7 +32,8 @@ class ClassSplit:
     val: tuple[int, ...]
     test: tuple[int, ...]
     rule: str
-    """``random``, ``wordnet``, ``file``, or ``target-only`` (too small: every class is test)."""
+    """``random``, ``wordnet``, ``file``, ``target-only`` (too small: every class is test), or
+    ``two`` (nothing is left for tests)."""
     seed: int | None = None
     """The seed of a random split; None where chance played no part."""
 
@@ -64,17 +65,33 @@ def split_classes(
         return _split_by_wordnet(class_names)
     if sizes is None:
         train, val = count * 70 // 100, count * 15 // 100
+        if count >= 3 * SMALLEST_PART:  # of a small domain most classes still train
+            val = max(val, SMALLEST_PART)
+            train = min(train, count - val - SMALLEST_PART)
         sizes = train, val, count - train - val
     if sum(sizes) != count:
         raise PolyshotError(f"A split of sizes {sizes} does not fit {count} classes.")
     if min(sizes) < SMALLEST_PART:
         return ClassSplit((), (), tuple(range(count)), rule="target-only")
-    # A random order that depends on names alone, not on a library's generator.
-    lots = [(hashlib.sha256(f"{seed}\0{name}".encode()).digest(), name) for name in class_names]
-    order = sorted(range(count), key=lots.__getitem__)
+    order = _shuffled(class_names, seed)
     end, val_end = sizes[0], sizes[0] + sizes[1]
     parts = [tuple(sorted(part)) for part in (order[:end], order[end:val_end], order[val_end:])]
     return ClassSplit(parts[0], parts[1], parts[2], rule="random", seed=seed)
+
+
+def split_in_two(class_names: Sequence[str], seed: int = 0) -> ClassSplit:
+    """Split all classes of a small domain to train on and to choose by; none is left for tests."""
+    count = len(class_names)
+    val = max(min(SMALLEST_PART, count // 2), count * 20 // 100)
+    order = _shuffled(class_names, seed)
+    train, chosen = sorted(order[: count - val]), sorted(order[count - val :])
+    return ClassSplit(tuple(train), tuple(chosen), (), rule="two", seed=seed)
+
+
+def _shuffled(class_names: Sequence[str], seed: int) -> list[int]:
+    """Return class ids in a random order, by names alone, not by a library's generator."""
+    lots = [(hashlib.sha256(f"{seed}\0{name}".encode()).digest(), name) for name in class_names]
+    return sorted(range(len(class_names)), key=lots.__getitem__)
 
 
 def read_split_file(path: Path, class_names: Sequence[str]) -> ClassSplit:

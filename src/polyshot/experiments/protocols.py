@@ -269,6 +269,10 @@ def split_options(options: Sequence[str]) -> tuple[dict[str, dict[str, float]], 
     return own, others
 
 
+LARGEST = 1_000_000
+"""Of a method's setting."""
+
+
 def configured(preset: str, options: Sequence[str]) -> tuple[Config, Overrides, list[str]]:
     """Return a preset with options, the settings of methods among these, and the others."""
     overrides, others = split_options(options)
@@ -287,6 +291,8 @@ def _parsed(method: Method, text: str, option: str) -> tuple[str, float]:
         number = float(value)
     except ValueError:
         raise PolyshotError(f"The option '{option}' needs a number after '='.") from None
+    if not 0 <= number <= LARGEST:  # nor is NaN between them
+        raise PolyshotError(f"The option '{option}' needs a number from 0 to {LARGEST:,}.")
     # Names of files are made of settings: 100 and 100.0 must not be two.
     whole = isinstance(known[setting], int) and number.is_integer()
     return setting, int(number) if whole else number

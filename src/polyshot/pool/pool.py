@@ -273,15 +273,20 @@ class Pool:
         return self.urt
 
     def classifier(
-        self, rule: str = "auto", adaptation: str = "auto", none_rate: float | None = None
+        self,
+        rule: str = "auto",
+        adaptation: str = "auto",
+        none_rate: float | None = None,
+        batch: int | None = None,
     ) -> "FewShotClassifier":
         """Make a classifier for images of one's own: `fit(images, labels)`, then `predict`.
 
-        With `none_rate` it may answer `none of these`, by mistake to about this share of images.
+        With `none_rate` it may answer `none of these`, by mistake to about this share of images;
+        `batch` images are embedded at once, as suits device and network if not given.
         """
         from polyshot.classifier.classifier import FewShotClassifier  # noqa: PLC0415 (it imports the pool)
 
-        return FewShotClassifier(self, rule, adaptation, none_rate=none_rate)
+        return FewShotClassifier(self, rule, adaptation, batch, none_rate)
 
     def add_domain(
         self,

@@ -16,6 +16,7 @@ since prototypes without an example are made of one image fewer, and the weights
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -131,10 +132,11 @@ def learn_nearness(
 
 def check_rate(rate: float | None) -> None:
     """Refuse what is no share of false alarms."""
-    if rate is not None and not 0 < rate < 1:
+    number = isinstance(rate, Real) and not isinstance(rate, bool)
+    if rate is not None and not (number and 0 < rate < 1):
         raise PolyshotError(
             f"none_rate is the share of false alarms that you accept, more than 0 and less than 1 "
-            f"(0.05 is one in twenty), not {rate:g}."
+            f"(0.05 is one in twenty), not {f'{rate:g}' if number else repr(rate)}."
         )
 
 

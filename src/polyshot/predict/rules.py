@@ -261,6 +261,8 @@ RULES: dict[str, Rule] = {rule.name: rule for rule in _ALL}
 
 def rule(name: str, pool: Pool) -> Rule:
     """Look a rule up: one of `RULES`, or ``member:<domain>``; refuses what the pool cannot do."""
+    if not isinstance(name, str):
+        raise PolyshotError(f"A rule is named by text, such as 'auto', not by {name!r}.")
     if name == "auto" and isinstance(pool.config, ForeignConfig) and pool.modulators:
         name = "soup"  # what is best there, and one network (docs/backbones.md)
     if name in RULES:

@@ -6,7 +6,7 @@ Members are moved as they are: whoever is in both the old and the new pool predi
 import copy
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from polyshot.training.growth import (
     joined_about,
     own_config,
 )
+from polyshot.training.plan import plan_addition
 from polyshot.training.step import Metrics, Record
 from polyshot.util.device import best_device
 from polyshot.util.files import digest, locked_if_free
@@ -42,22 +43,30 @@ def grow(
     selector: bool = True,
     device: str | None = None,
     report: Progress | None = None,
+    part: str = "auto",
+    tell: Callable[[str], None] | None = None,
 ) -> Pool:
     """Add a domain to a pool on disk, in place or as a new folder; see `Pool.add_domain`.
 
-    Until it is done, the pool stays as it was. Checkpoints lie in a hidden folder beside it: called
-    again after an interruption, the same addition goes on.
+    Small domains, and CPUs, have a smaller training (`training.plan`, which explains `part`);
+    `tell` is told what it takes before it begins. Until it is done, the pool stays as it was.
+    Checkpoints lie in a hidden folder beside it: called again after an interruption, the same
+    addition goes on.
     """
     pool, place = Pool.load(folder, best_device(device)), (out or folder).absolute()
-    config = growth_config(pool, options)
-    check_addition(pool, pack, config, selector)
     check_destination(place)
+    plan = plan_addition(pool, pack, options, part, timed=tell is not None)
+    pack, config = plan.pack, growth_config(pool, plan.options)
+    check_addition(pool, pack, config, selector)
     work = place.with_name(f".{place.name}.adding")
     key = digest(pool.hash, json.dumps(for_hash(to_dict(config))), json.dumps(identity(pack)))
     with locked_if_free(work / "lock") as free:
         if not free:
             raise PolyshotError(f"Another process is adding a domain to {place}: wait for it.")
-        grown = pool.add_domain(pack, options, work / key[:12], selector, report)
+        if tell is not None:
+            for remark in plan.remarks:
+                tell(remark)
+        grown = pool.add_domain(pack, plan.options, work / key[:12], selector, report)
         grown.save(place)
         shutil.rmtree(work)
     return grown

@@ -62,7 +62,7 @@ class ModulatorStep(EpisodeStep):
         self.module = copy.deepcopy(self._identity).requires_grad_(True)
         for parameter in self.module.parameters():
             nn.init.zeros_(parameter)
-        self._member: nn.Module = _Member(base, self._identity, self.module)
+        self._member: nn.Module = Member(base, self._identity, self.module)
         sources = torch.full((max(1, own.steps), own.episodes), source)
         super().__init__(train, own, sources, {source: seed}, seed)
 
@@ -112,7 +112,7 @@ class ModulatorStep(EpisodeStep):
         return class_accuracies(self._validation, member, self.config.metric)
 
 
-class _Member(nn.Module):
+class Member(nn.Module):
     """The base with a modulator that is `delta` away from the identity."""
 
     def __init__(self, base: Backbone, identity: Modulator, delta: Modulator):
@@ -121,6 +121,7 @@ class _Member(nn.Module):
         self._frozen = (base, identity)  # in a tuple: no part of this module's state
 
     def forward(self, images: Tensor) -> Tensor:
+        """Embed images."""
         base, identity = self._frozen
         parameters = member_parameters(base, identity, values=_values(identity, self.delta))
         embeddings: Tensor = functional_call(base, parameters, (images,))

@@ -80,7 +80,7 @@ def train(
     elif config.foreign:
         named_base(config)  # nor a wrong name
     where = parallel.own_device(device)
-    with parallel.processes(where), _alone(out):
+    with parallel.processes(where), _alone(out, only):
         enter(out, packs, config, start, where)
         if trained_base is not None and parallel.rank() == 0:
             base_file = Artifacts(out, [], config, where).base_file
@@ -105,12 +105,15 @@ def train(
 
 
 @contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Let nobody else train in a folder: two would write each other's checkpoints."""
+def _alone(out: Path, only: str = "") -> Iterator[None]:
+    """Let nobody else train in a folder: two would write each other's checkpoints.
+
+    Modulators of different domains (`only`) have checkpoints and metrics of their own.
+    """
     if parallel.rank() > 0 or (out.exists() and not out.is_dir()):
         yield
         return
-    with locked_if_free(out / ".lock") as free:
+    with locked_if_free(out / f".{only}.lock" if only else out / ".lock") as free:
         if not free:
             raise PolyshotError(
                 f"Another process is training in {out}: wait for it, or name another folder."

@@ -186,7 +186,7 @@ def arrange(found: Found, where: str, options: ReadOptions) -> Listing:
         class_names=tuple(unicodedata.normalize("NFC", name) for name in class_names),
         items=[make_item(PurePosixPath(*parts)) for parts in inside],
         labels=[ids[parts[skip]] for parts in inside],
-        groups=_groups(inside, options.group_pattern),
+        groups=groups_of(inside, options.group_pattern),
         empty_classes=tuple(sorted(empty)),
     )
 
@@ -225,7 +225,7 @@ def _names_at(depth: int, folders: Sequence[Parts]) -> set[str]:
     return {parts[depth] for parts in folders if len(parts) > depth}
 
 
-def _groups(paths: Sequence[Parts], pattern: str | None) -> list[str] | None:
+def groups_of(paths: Sequence[Parts], pattern: str | None) -> list[str] | None:
     """Match the user's pattern against each path; an image that does not match is its own group."""
     if pattern is None:
         return None

@@ -36,6 +36,7 @@ DOMAINS: dict[str, ToyDomain] = {domain.name: domain for domain in _ALL}
 
 SIDES = (48, 240)
 """Pixels: images come in any size between these, as a user's do."""
+_LARGEST = 1024  # pixels, as of images that are imported
 _SMALLEST = 16  # pixels: below this the forms that define the classes are gone
 
 
@@ -67,8 +68,10 @@ def draw_one(name: str, class_id: int, example: int, size: int, seed: int) -> ND
 def _domain(name: str, size: int, seed: int) -> ToyDomain:
     if name not in DOMAINS:
         raise unknown("embedded domain", name, DOMAINS, len(DOMAINS))
-    if size < _SMALLEST:
-        raise PolyshotError(f"size is {size}; draw at {_SMALLEST} pixels or more.")
+    if not _SMALLEST <= size <= _LARGEST:
+        raise PolyshotError(
+            f"size is {size}; draw at {_SMALLEST} pixels or more, {_LARGEST} at most."
+        )
     if seed < 0:
         raise PolyshotError(f"seed is {seed}; use 0 or more.")
     return DOMAINS[name]
@@ -85,7 +88,7 @@ def draw_packs(
     progress: Progress | None = None,
 ) -> list[Pack]:
     """Draw the named domains (all of them if none is named) into packs ``out/<name>``."""
-    for name in names:
+    for name in names or DOMAINS:
         draw_one(name, 0, 0, size, seed)  # complains of a wrong name or size before any work
     packs = []
     for name in names or DOMAINS:
