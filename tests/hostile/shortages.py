@@ -194,7 +194,8 @@ def _again(scene: Scene, words: list[object], place: Path, wanted: Tree, first: 
     if first.code != 0 and tree_of(place) != wanted:
         again = polyshot(*words, folder=place)
         if again.code != 0:
-            return Verdict("lost", f"{scene.name}, again: {again.err[-300:]}")
+            told = [file.read_text()[:300] for file in place.rglob("failures/*.json")]
+            return Verdict("lost", f"{scene.name}, again: {again.err[-300:]} {told}")
     verdict = compared(tree_of(place), wanted)
     if verdict.failed:
         return Verdict(verdict.kind, f"{scene.name}: {verdict.detail}")
