@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from polyshot.errors import PolyshotError
+from polyshot.util.checks import unsealed
 from polyshot.util.files import append_text, check_writable, new_file, write_bytes
 
 
@@ -206,7 +207,8 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def read_runs(path: Path) -> dict[str, Run]:
     """Read `runs.json`: where the rows of the tables beside it come from."""
     try:
-        return {name: Run(**about) for name, about in json.loads(path.read_text("utf-8")).items()}
+        known = unsealed(json.loads(path.read_text("utf-8")))
+        return {name: Run(**about) for name, about in known.items()}
     except OSError as error:
         raise PolyshotError(f"{path} cannot be read: {error.strerror}.") from None
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
