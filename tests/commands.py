@@ -74,7 +74,8 @@ def settings(**changes: object) -> list[object]:
 def training(
     packs: Path, out: Path, *more: object, sources: str = "glyphs,signs", **changes: object
 ) -> list[object]:
-    options = ("--sources", sources, "--preset", "tiny", "--out", out, "--device", "cpu")
+    chosen = ("--sources", sources) if sources else ()
+    options = (*chosen, "--preset", "tiny", "--out", out, "--device", "cpu")
     return ["train", packs, *options, *settings(**changes), *more]
 
 
