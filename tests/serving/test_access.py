@@ -90,8 +90,9 @@ def test_what_a_screen_reader_hears(browser: Any, tmp_path: Path) -> None:
 
         page.expose_function("hear", hear)
         page.evaluate(
-            "new MutationObserver(() => hear(document.getElementById('said').textContent))"
-            ".observe(document.getElementById('said'), { childList: true })"
+            "new MutationObserver((all) => all.forEach((each) => each.addedNodes.forEach("
+            "(text) => hear(text.textContent)))).observe("
+            "document.getElementById('said'), { childList: true })"
         )
         teach(page, tmp_path, red=2, green=2)
         new = saved(tmp_path / "new", coloured("red", 80), coloured("green", 81))
@@ -99,7 +100,7 @@ def test_what_a_screen_reader_hears(browser: Any, tmp_path: Path) -> None:
         until(page, lambda: "2 photos answered" in heard)
         for said in ("Class red added", "2 of 2 photos sent"):
             assert said in heard
-        assert any(said.startswith("Learned. Expected accuracy") for said in heard)
+        until(page, lambda: any(said.startswith("Learned. Expected accuracy") for said in heard))
         tree = page.locator("body").aria_snapshot()
         for part in (
             "- banner:",
