@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from polyshot.config import preset, to_dict
+from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Domain, Pack, PackWriter
 from polyshot.errors import PolyshotError
 from polyshot.pool.pool import Pool
@@ -61,7 +62,7 @@ def test_too_few_classes_are_all_used_and_that_is_said(pool: Pool, tmp_path: Pat
     assert plan.pack.domain.split.sizes == (4, 4, 0)
     assert pack.domain.split.rule == "target-only"  # on the disk it stays as it is
     config = growth_config(pool, plan.options)
-    assert (config.shape.way, config.shape.shot, config.shape.queries) == (4, 3, 3)
+    assert (config.shape.way, config.shape.shot, config.shape.queries) == (4, 4, 2)
     shape = config.modulator.shape
     assert (shape.way, shape.shot, shape.queries) == (4, 1, 5)
     assert plan.remarks[0] == (
@@ -69,6 +70,16 @@ def test_too_few_classes_are_all_used_and_that_is_said(pool: Pool, tmp_path: Pat
         "images of others."
     )
     assert "tasks of 4 ways, 1 shots and 5 queries instead of" in plan.remarks[1]
+
+
+def test_tasks_keep_groups_apart(pool: Pool, tmp_path: Path) -> None:
+    pack = own_data(tmp_path, 8, 6)
+    grouped = replace(pack.domain, groups=np.arange(48) // 3)  # two films of three frames a class
+    plan = plan_addition(pool, replace(pack, domain=grouped), timed=False)
+    shape = growth_config(pool, plan.options).shape
+    assert (shape.way, shape.shot, shape.queries) == (4, 3, 1)
+    for part in ("train", "val"):
+        EpisodeSampler(plan.pack.domain, shape, part=part)(0, 3)
 
 
 def test_parts(pool: Pool, tmp_path: Path) -> None:

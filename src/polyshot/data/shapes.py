@@ -1,8 +1,9 @@
 """Shapes of episodes, N-way K-shot and Meta-Dataset's variable one; which classes serve them."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 import torch
@@ -181,3 +182,45 @@ def most_shots(group_sizes: NDArray[np.int64], queries: int) -> int:
     """Largest number of shots that the class allows beside its queries; 0 if none."""
     shots = range(1, int(group_sizes.sum()) + 1)
     return bisect_left(shots, True, key=lambda shot: not allows(group_sizes, shot, queries))
+
+
+MOST_CLASSES = 0.8
+"""Share of the classes that must be large enough: a few small ones must not make tasks small."""
+
+
+def fitting_classes(
+    domain: Domain, shape: EpisodeShape, part: str = "all", group_disjoint: bool = True
+) -> tuple[int, ...]:
+    """List the classes of a part that are large enough for a shape."""
+    one = EpisodeShape(1, shape.shot, shape.queries)
+    capacity = Capacity(domain, one, group_disjoint and domain.groups is not None)
+    try:
+        return capacity.usable_classes(part, drop_small=True)
+    except PolyshotError:  # not even one
+        return ()
+
+
+def largest_shape(
+    domain: Domain,
+    most: EpisodeShape,
+    part: str = "all",
+    group_disjoint: bool = True,
+    wished: Callable[[EpisodeShape], EpisodeShape] = lambda shape: shape,
+) -> EpisodeShape | None:
+    """Find the largest tasks, no larger than `most`, that most classes of a part allow.
+
+    Two thirds of the images of a small class are support, one third queries; `wished` changes what
+    is tried. None where fewer than two classes have two images each.
+    """
+    usable = len(fitting_classes(domain, EpisodeShape(1, 1, 1), part, group_disjoint))
+    if usable < 2:
+        return None
+    shape = most
+    for images in range(most.shot + most.queries, 1, -1):
+        shot = min(most.shot, images - max(1, images // 3))
+        queries = min(most.queries, images - shot)
+        shape = wished(EpisodeShape(min(most.way, usable), shot, queries))
+        needed = max(shape.way, ceil(MOST_CLASSES * usable))
+        if len(fitting_classes(domain, shape, part, group_disjoint)) >= needed:
+            break
+    return shape  # where even the last is too large, the sampler says why

@@ -7,13 +7,18 @@ came out is shown on a page.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import ceil
 from pathlib import Path
 from typing import Self
 
 from polyshot.data.importer import Imported, ImportOptions, import_source
 from polyshot.data.pack import Domain, Pack, open_packs
-from polyshot.data.shapes import META_DATASET, Capacity, EpisodeShape, VariableShape
+from polyshot.data.shapes import (
+    META_DATASET,
+    EpisodeShape,
+    VariableShape,
+    fitting_classes,
+    largest_shape,
+)
 from polyshot.data.splits import ClassSplit
 from polyshot.errors import PolyshotError, join_names, unknown
 from polyshot.evaluation.compare import BASELINE, rows
@@ -38,8 +43,6 @@ LARGEST = EpisodeShape()
 """What is measured where the images allow it: 5 ways, 5 shots, 10 queries."""
 SHAPES = ("fixed", META_DATASET)
 """What tasks may look like: as many ways and shots in each, or Meta-Dataset's."""
-KEPT = 0.8
-"""Share of the classes that must be large enough: a few small ones must not make tasks small."""
 
 
 @dataclass(frozen=True)
@@ -139,37 +142,19 @@ def choose_shape(
     than two classes have two images each.
     """
     request = request or ShapeRequest()
-    smallest = EpisodeShape(1, 1, 1)
-    usable = len(_fitting(domain, smallest, group_disjoint))
     if len(domain.class_names) < 2:
         raise PolyshotError(
             f"{domain.name} has one class, '{domain.class_names[0]}': there is nothing to tell "
             "apart. Give a folder for each of two or more classes."
         )
-    if usable < 2:
+    found = largest_shape(domain, LARGEST, group_disjoint=group_disjoint, wished=request.shape)
+    if found is None:
+        usable = len(fitting_classes(domain, EpisodeShape(1, 1, 1), group_disjoint=group_disjoint))
         raise PolyshotError(
             f"{domain.name}: {usable} of {len(domain.class_names)} classes have two images, at "
             "least two classes must: one image to learn from and one to ask for. Add images."
         )
-    way = min(LARGEST.way, usable) if request.way is None else request.way
-    needed = max(way, ceil(KEPT * usable))
-    shape = smallest
-    for images in range(LARGEST.shot + LARGEST.queries, 1, -1):
-        shot = min(LARGEST.shot, images - max(1, images // 3))
-        shape = request.shape(EpisodeShape(way, shot, min(LARGEST.queries, images - shot)))
-        if len(_fitting(domain, shape, group_disjoint)) >= needed:
-            return shape
-    return shape  # the sampler says why the shape that was wished for cannot be
-
-
-def _fitting(domain: Domain, shape: EpisodeShape, group_disjoint: bool) -> tuple[int, ...]:
-    """List the classes that are large enough for a shape."""
-    one = EpisodeShape(1, shape.shot, shape.queries)
-    capacity = Capacity(domain, one, group_disjoint and domain.groups is not None)
-    try:
-        return capacity.usable_classes("all", drop_small=True)
-    except PolyshotError:  # not even one
-        return ()
+    return found
 
 
 def _own(imported: Imported, request: ShapeRequest, group_disjoint: bool) -> Target:
@@ -182,7 +167,7 @@ def _own(imported: Imported, request: ShapeRequest, group_disjoint: bool) -> Tar
     if bad := imported.skipped:
         named = join_names((f"{one.where} ({one.kind})" for one in bad), limit=3)
         remarks.append(f"{domain.name}: {len(bad):,} unreadable files are left out: {named}.")
-    kept = set(_fitting(domain, usual, group_disjoint))
+    kept = set(fitting_classes(domain, usual, group_disjoint=group_disjoint))
     small = [name for i, name in enumerate(domain.class_names) if i not in kept]
     if small:
         remarks.append(

@@ -9,13 +9,12 @@ import copy
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 
 from polyshot.config import Config
 from polyshot.data.pack import Pack
-from polyshot.data.shapes import EpisodeShape
+from polyshot.data.shapes import largest_shape
 from polyshot.data.splits import split_in_two
 from polyshot.errors import PolyshotError, unknown
 from polyshot.models.backbone import sites_of
@@ -35,16 +34,6 @@ LOOKS = 4
 """At the validation classes, there."""
 LEAST = 20
 """Updates, however large the images are."""
-MOST_CLASSES = 0.8
-"""Share of the classes that tasks should be able to take."""
-
-
-class Tasks(NamedTuple):
-    """Tasks that a domain's classes allow."""
-
-    way: int
-    shot: int
-    queries: int
 
 
 @dataclass(frozen=True)
@@ -93,35 +82,21 @@ def _smaller_tasks(pool: Pool, pack: Pack, options: Sequence[str]) -> tuple[list
     config, chosen, remarks = growth_config(pool, options), [], []
     shapes = (("modulator.shape", "train", config.modulator.shape), ("shape", "val", config.shape))
     for option, part, shape in shapes:
-        sizes = sorted(pack.domain.class_sizes[list(pack.domain.split.part(part))].tolist())
-        found = _largest_tasks(sizes, shape)
+        found = largest_shape(pack.domain, shape, part)
         if found is None:
             raise PolyshotError(
                 f"{pack.domain.name} cannot be added: of its classes that "
                 f"{'are trained on' if part == 'train' else 'choices are made by'} fewer than two "
                 "have two images. Import more, or take all classes (--part all)."
             )
-        given = Tasks(shape.way, shape.shot, shape.queries)
-        if found != given:
-            chosen += [f"{option}.{field}={value}" for field, value in found._asdict().items()]
+        if found != shape:
+            fields = ("way", "shot", "queries")
+            chosen += [f"{option}.{field}={getattr(found, field)}" for field in fields]
             remarks.append(
-                f"{pack.domain.name}: tasks of {EpisodeShape(*found)} instead of {shape} "
+                f"{pack.domain.name}: tasks of {found} instead of {shape} "
                 f"({'training' if part == 'train' else 'validation'}), as its classes allow."
             )
     return chosen, remarks
-
-
-def _largest_tasks(sizes: Sequence[int], shape: EpisodeShape) -> Tasks | None:
-    """Return tasks, no larger than a shape, for classes of these ascending sizes."""
-    usable = [size for size in sizes if size >= 2]
-    way = min(shape.way, len(usable))
-    if way < 2:
-        return None
-    # So many images have most of the classes, and as many classes as there are ways.
-    most = usable[max(0, len(usable) - max(way, round(MOST_CLASSES * len(usable))))]
-    room = max(most, usable[0])
-    shot = min(shape.shot, max(1, room // 2))
-    return Tasks(way, shot, min(shape.queries, room - shot))
 
 
 def _shorter(pool: Pool, config: Config, options: Sequence[str]) -> list[str]:
