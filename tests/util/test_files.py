@@ -16,6 +16,8 @@ import torch
 from polyshot.errors import PolyshotError
 from polyshot.util.files import (
     append_text,
+    clear_leftovers,
+    locked,
     new_file,
     new_folder,
     read_checkpoint,
@@ -272,3 +274,15 @@ def test_json_that_is_no_object_is_one_line(tmp_path: Path, text: str) -> None:
         read_json(tmp_path / "a.json")
     with pytest.raises(json.JSONDecodeError):
         json.loads("{")
+
+
+def test_locks_of_what_is_whole_are_cleared_away_unless_held(tmp_path: Path) -> None:
+    (tmp_path / "run" / "pool").mkdir(parents=True)
+    left, other = tmp_path / "run" / ".pool.lock", tmp_path / "run" / ".base.lock"
+    for lock in (left, other):
+        lock.touch()
+    with locked(left):
+        clear_leftovers(tmp_path)
+        assert left.exists()
+    clear_leftovers(tmp_path)
+    assert not left.exists() and other.exists()  # of a file that is not there: its writer comes

@@ -30,7 +30,14 @@ from polyshot.training.validation import source_sampler
 from polyshot.util import __version__
 from polyshot.util.checks import BadValueError, build
 from polyshot.util.device import AnyModule, on_device
-from polyshot.util.files import digest, file_digest, read_json, read_weights, write_json
+from polyshot.util.files import (
+    clear_leftovers,
+    digest,
+    file_digest,
+    read_json,
+    read_weights,
+    write_json,
+)
 
 
 def check_sources(packs: Sequence[Pack], config: Config) -> None:
@@ -71,6 +78,8 @@ def enter(
     if (out / "config.json").exists():
         _check_config(out, config)
         _check_data(out, data)
+        if parallel.rank() == 0:
+            clear_leftovers(out)
     elif out.exists() and not out.is_dir():
         raise PolyshotError(f"{out} is a file, a run needs a folder.")
     parallel.wait()  # nobody looks for a config while the first process writes it

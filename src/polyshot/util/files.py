@@ -296,6 +296,18 @@ def _alone(path: Path) -> Iterator[tuple[Path, Path]]:
                 lock.unlink()  # inside: nobody else has it
 
 
+def clear_leftovers(folder: Path) -> None:
+    """Remove the locks that killed writers left beside what they had just written whole.
+
+    A writer that comes after one that was killed earlier clears away the rest itself.
+    """
+    for lock in folder.rglob(".*.lock"):
+        if lock.with_name(lock.name.removeprefix(".").removesuffix(".lock")).exists():
+            with locked_if_free(lock) as free, suppress(OSError):
+                if free:
+                    lock.unlink()  # inside: nobody else has it
+
+
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
