@@ -7,6 +7,8 @@ machine that is lost takes nothing along but the jobs that it was at, which othe
 """
 
 import os
+import signal
+import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -54,6 +56,7 @@ class Ray(Engine):
         self.device = torch.device("cpu")
 
     def __enter__(self) -> Self:
+        self._on_sigterm = signal.getsignal(signal.SIGTERM)
         self._own = connect(self.ray, self.address)
         gpus = self.ray.cluster_resources().get("GPU", 0)
         self.device = torch.device(self._asked or ("cuda" if gpus else "cpu"))
@@ -66,6 +69,10 @@ class Ray(Engine):
     ) -> None:
         if self._own:
             self.ray.shutdown()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(
+                signal.SIGTERM, self._on_sigterm
+            )  # Ray sets one of its own, and leaves it
 
     def run(
         self, jobs: Sequence[Job], folder: Path, report: Progress | None = None
