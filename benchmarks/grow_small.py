@@ -1,11 +1,13 @@
 """What `polyshot pool add` gains on a small domain without a GPU, and what it takes.
 
-    python benchmarks/grow_small.py OUT.jsonl solids,plankton [--pool default] [--updates 270]
+    python benchmarks/grow_small.py OUT.jsonl solids,packs/flowers [--pool default] [--updates 270]
 
 Of each domain 24 classes of 16 images are a user's own, as `data import` splits them: 14 train, 5
 are chosen by. What is measured on are all other classes of the domain, which nothing has seen. A
-name is that of an embedded domain, or a Parquet file. One thread; seconds are those of one core,
-which other programs on the machine change little. A line each, with points in percent.
+name is that of an embedded domain, a Parquet file, or a pack's folder. One thread; seconds are
+those of one core, which other programs on the machine change little. A line each, with points in
+percent. `--whole` adds the training that is made for a GPU beside the short one, on the same
+images; with `--device cuda` both run there, the short one as it is planned without a GPU.
 """
 
 import argparse
@@ -26,7 +28,8 @@ from polyshot.evaluation.evaluate import evaluate
 from polyshot.evaluation.stats import interval
 from polyshot.pool.default import pool_path
 from polyshot.pool.pool import Pool
-from polyshot.training.plan import plan_addition
+from polyshot.training.growth import growth_config
+from polyshot.training.plan import Plan, plan_addition
 
 CLASSES, EACH, EPISODES = 24, 16, 300
 
@@ -41,16 +44,36 @@ def main() -> None:
     parser.add_argument("--pool", default="default")
     parser.add_argument("--updates", type=int, help="another number than the command's own")
     parser.add_argument("--episodes", type=int, default=2, help="of an update, with --updates")
+    parser.add_argument("--whole", action="store_true", help="the training for a GPU, too")
+    parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
     torch.set_num_threads(1)
     for domain in given.domains.split(","):
         with tempfile.TemporaryDirectory() as folder:
             pool = Pool.load(pool_path(given.pool))
             pack = small(domain, Path(folder), pool.size)
-            line = measured(pool, pack, given)
-        with given.out.open("a") as lines:
-            lines.write(json.dumps(line) + "\n")
-        print(json.dumps(line), flush=True)
+            plans = [plan_addition(pool, pack, updates(given), timed=False)]
+            if given.whole:
+                own = growth_config(pool).modulator
+                long = [f"modulator.steps={own.steps}", f"modulator.episodes={own.episodes}"]
+                plans.append(plan_addition(pool, pack, long, timed=False))
+            pool.to(given.device)
+            for plan in plans:
+                line = json.dumps(measured(pool, pack, plan, given.pool))
+                with given.out.open("a") as lines:
+                    lines.write(line + "\n")
+                print(line, flush=True)
+
+
+def updates(given: argparse.Namespace) -> list[str]:
+    """Return options for another number of updates, where one is asked for."""
+    if not given.updates:
+        return []
+    return [
+        f"modulator.steps={given.updates}",
+        f"modulator.episodes={given.episodes}",
+        f"modulator.validate_every={max(1, given.updates // 4)}",
+    ]
 
 
 def small(domain: str, folder: Path, size: int) -> Pack:
@@ -58,6 +81,8 @@ def small(domain: str, folder: Path, size: int) -> Pack:
     if domain.endswith(".parquet"):
         (made,) = import_source(Path(domain), folder / "whole", ImportOptions(size=size))
         whole = made.pack
+    elif Path(domain).is_dir():
+        whole = Pack.open(domain)
     else:
         (whole,) = draw_packs(folder / "whole", [domain], size=size)
     names, labels = whole.domain.class_names, whole.domain.labels
@@ -75,17 +100,9 @@ def small(domain: str, folder: Path, size: int) -> Pack:
         return writer.finish(named, {"reader": "benchmark"})
 
 
-def measured(pool: Pool, pack: Pack, given: argparse.Namespace) -> dict[str, object]:
-    """Add the domain as the command does, and measure base and member on classes of its own."""
-    options = []
-    if given.updates:
-        options = [f"modulator.{name}={value}" for name, value in (
-            ("steps", given.updates),
-            ("episodes", given.episodes),
-            ("validate_every", max(1, given.updates // 4)),
-        )]  # fmt: skip
+def measured(pool: Pool, pack: Pack, plan: Plan, named: str) -> dict[str, object]:
+    """Add the domain as planned, and measure base and member on classes of its own."""
     name, start = pack.domain.name, time.process_time()
-    plan = plan_addition(pool, pack, options)
     grown = pool.add_domain(plan.pack, plan.options)
     seconds = time.process_time() - start
     about = grown.about["steps"][f"modulator:{name}"]
@@ -95,9 +112,10 @@ def measured(pool: Pool, pack: Pack, given: argparse.Namespace) -> dict[str, obj
     pairs = zip(member.per_episode, base.per_episode, strict=True)
     gain, half = interval([one - other for one, other in pairs])
     return {
-        "pool": given.pool,
+        "pool": named,
         "domain": name,
         "options": [each for each in plan.options if each.startswith("modulator.")],
+        "device": pool.device.type,
         "minutes of one core": round(seconds / 60, 1),
         "strength": about["strength"],
         "gain on validation classes": round(100 * about["gain"], 1),

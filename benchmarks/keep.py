@@ -6,16 +6,18 @@
     python benchmarks/keep.py suggest packs --targets flowers,plankton --episodes 60
 
 `size` fits the shipped pool and EfficientNet-Lite0 to 5 x 5 drawn examples and saves, loads and
-pickles them. `precision` rounds the weights of Lite0 and classifies by ridge, the same tasks in
-every precision; `learned` rounds what `tsa` learns on the shipped pool. `suggest` adds ten labelled
-images to two of each class, those that `next_to_label` puts first, or any, by Lite0 and ridge. All
-on validation classes, 5-way 5-shot but for `suggest`, each image seen once but for `size`.
+pickles them. `precision` rounds the weights of Lite0 (`--backbone` names another) and classifies by
+ridge, the same tasks in every precision; `learned` rounds what `tsa` learns on the shipped pool.
+`suggest` adds ten labelled images to two of each class, those that `next_to_label` puts first, or
+any, by Lite0 and ridge. All on validation classes, 5-way 5-shot but for `suggest`, each image seen
+once but for `size`.
 """
 
 import argparse
 import pickle
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -28,7 +30,7 @@ from polyshot.classifier.answering import as_kept
 from polyshot.classifier.packed import pack, unpack
 from polyshot.data.episodes import EpisodeSampler
 from polyshot.data.pack import Pack
-from polyshot.data.readers.examples import read_queries, read_support
+from polyshot.data.readers.queries import read_queries, read_support
 from polyshot.data.shapes import EpisodeShape
 from polyshot.data.table import Images
 from polyshot.data.toy import draw_example
@@ -49,18 +51,20 @@ def main() -> None:
     parser.add_argument("packs", nargs="?", type=Path)
     parser.add_argument("--targets", default="")
     parser.add_argument("--episodes", type=int, default=20)
+    parser.add_argument("--backbone", default=LITE0, help="of `precision`")
     given = parser.parse_args()
     if given.what == "size":
         measure_sizes()
         return
+    ways = {
+        "precision": partial(rounded_base, backbone=given.backbone),
+        "learned": rounded_maps,
+        "suggest": suggested,
+    }
     measured = []
     for name in given.targets.split(","):
         pack_ = Pack.open(given.packs / name)
-        measured.append(
-            {"precision": rounded_base, "learned": rounded_maps, "suggest": suggested}[given.what](
-                pack_, given.episodes
-            )
-        )
+        measured.append(ways[given.what](pack_, given.episodes))
         show(name, measured[-1:])
     show("mean", measured)
 
@@ -88,9 +92,9 @@ def accuracy(answers: Tensor, tasks: Tasks) -> Tensor:
     return (answers.argmax(-1) == tasks.truth).float().mean(1)
 
 
-def rounded_base(pack_: Pack, episodes: int) -> dict[str, Tensor]:
-    """Classify by ridge on Lite0 in several precisions."""
-    pool = Pool.from_backbone(LITE0, views="one")
+def rounded_base(pack_: Pack, episodes: int, backbone: str) -> dict[str, Tensor]:
+    """Classify by ridge on a network in several precisions."""
+    pool = Pool.from_backbone(backbone, views="one")
     tasks = tasks_of(pack_, episodes, EpisodeShape(5, 5, 10))
     found = {}
     for precision in PRECISIONS:

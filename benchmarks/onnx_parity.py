@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from polyshot.classifier import FewShotClassifier
-from polyshot.data.readers.examples import read_queries, read_support
+from polyshot.data.readers.queries import read_queries, read_support
 from polyshot.data.toy import draw_example
 from polyshot.pool.default import PACKAGED
 from polyshot.pool.forms import load_pools

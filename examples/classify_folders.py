@@ -10,7 +10,6 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from polyshot import Pool
 from polyshot.classifier import label_files
 from polyshot.data.toy import draw_example
 
@@ -32,7 +31,7 @@ def main() -> None:
 
 def label(support: Path, query: list[Path], out: Path) -> None:
     """Label the queries and say how sure that is."""
-    answer = label_files(Pool.default(), support, query)
+    answer = label_files("default", support, query)
     print(answer.summary)  # from the examples alone: each is classified by the others
     for row in answer.rows[:5]:
         sure = row.reason or f"{row.probability:.0%}"  # a file that cannot be read has no label

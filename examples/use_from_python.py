@@ -5,7 +5,7 @@ python examples/use_from_python.py
 
 from PIL import Image
 
-from polyshot import Pool
+from polyshot import FewShotClassifier
 from polyshot.data import toy
 
 SHOTS, QUERIES = 5, 8
@@ -26,13 +26,13 @@ def main() -> None:
     new = [drawn(c, SHOTS + i) for c in CLASSES.values() for i in range(QUERIES)]
     truth = [name for name in CLASSES for _ in range(QUERIES)]
 
-    classifier = Pool.default().classifier().fit(images, labels)
+    classifier = FewShotClassifier().fit(images, labels)
     print(classifier.estimate())
     predicted = classifier.predict(new)
     print(f"right: {sum(predicted == truth)} of {len(truth)}")
     chances = classifier.predict_proba(new[:1])[0]  # one number a class, in this order:
     print(dict(zip(classifier.classes_.tolist(), chances.round(2).tolist(), strict=True)))
-    print("members used:", classifier.explain()[:3])
+    print("networks used:", classifier.explain()[:3])
 
 
 if __name__ == "__main__":

@@ -19,13 +19,15 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 LONGEST = (
-    *("golden/test_golden.py", "methods/test_conformance.py", "test_cli_experiments.py"),
-    *("test_cli_pool.py", "test_readme.py", "test_cli_pools.py", "predict/test_tsa.py"),
-    *("training/test_foreign.py", "data/test_import.py", "predict/test_predict.py"),
-    *("test_backbone_conformance.py", "training/test_parallel.py", "experiments/test_runner.py"),
-    *("test_docs.py", "training/test_run.py", "test_shipping.py", "classifier/test_classifier.py"),
-    *("serving/test_kills.py", "serving/test_browser.py", "serving/test_page.py"),
-    "serving/test_access.py",
+    *("methods/test_conformance.py", "engines/test_ray.py", "golden/test_golden.py"),
+    *("classifier/test_onnx.py", "test_cli_experiments.py", "test_cli_pool.py", "test_docs.py"),
+    *("training/test_parallel.py", "test_readme.py", "test_hostile.py", "test_tables.py"),
+    *("test_cli_pools.py", "experiments/test_runner.py", "classifier/test_steps.py"),
+    *("classifier/test_saved.py", "predict/test_tsa.py", "training/test_foreign.py"),
+    *("data/test_import.py", "test_outside.py", "predict/test_predict.py", "test_export_page.py"),
+    *("serving/test_kills.py", "test_backbone_conformance.py", "training/test_run.py"),
+    *("test_examples.py", "test_shipping.py", "classifier/test_classifier.py"),
+    *("serving/test_browser.py", "serving/test_page.py", "serving/test_access.py"),
 )
 """Files that take longest: at the end one would keep a single core busy."""
 

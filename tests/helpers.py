@@ -594,7 +594,8 @@ SHORTER = {
     "polyshot classify --support photos/ --query new/ --out": " --views one --adaptation head",
     "polyshot classify --support photos/ --query new/": " --views one",
     "polyshot fit photos/": " --views one --adaptation head",
-    "polyshot fit example/support": " --views one --adaptation head",
+    # An export takes as long as there are networks; test_onnx.py has several.
+    "polyshot fit example/support": " --views one --rule base --adaptation ridge",
     "polyshot evaluate photos/": " --views one --episodes 5",
     "polyshot classify --support example/support": " --views one --adaptation head",
     "polyshot evaluate example/support": " --views one --episodes 5",

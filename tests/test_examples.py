@@ -51,7 +51,7 @@ def test_classify_folders_without_any(run: Callable[..., str]) -> None:
 
 def test_use_from_python(run: Callable[..., str]) -> None:
     said = run("use_from_python.py")
-    for word in ("Expected accuracy: ", "right: ", " of 24", "'blue disc': ", "members used: "):
+    for word in ("Expected accuracy: ", "right: ", " of 24", "'blue disc': ", "networks used: "):
         assert word in said
 
 

@@ -34,7 +34,7 @@ def test_commands_and_code_work_as_written(
     monkeypatch.setenv(VARIABLE, str(tmp_path / "quick"))
     monkeypatch.chdir(tmp_path)
     assert len(COMMANDS) == 3 and len(CODE) == 2
-    quick = {"polyshot fit": " --rule base"}  # one network is enough here
+    quick = {"polyshot fit": " --rule base --adaptation ridge"}  # one network is enough here
     for command in COMMANDS:
         more = next((more for start, more in quick.items() if command.startswith(start)), "")
         run_here(command + more, tmp_path)

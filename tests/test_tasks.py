@@ -24,9 +24,9 @@ from polyshot.tasks import (
     draw_tasks,
     embed,
     for_prediction,
-    network_hash,
     pick,
 )
+from polyshot.tasks.table import network_hash
 from tests.helpers import (
     CPU,
     SIZE,

@@ -4,12 +4,13 @@
 
 Takes the worlds of a grid as `polyshot reproduce seen unseen` trains them (what is missing is
 trained): the one of all sources, tested on their validation classes, and those without one source,
-tested on the validation classes of that. Writes one result a cell (for `tools/file_results.py GRID
-choices`) and prints means over the domains
-with paired differences from base + prototypes, and how many tasks are familiar
-(`predict.familiar`); then the settings of `tsa` that gain most, seen and left-out domains counting
-alike, with a learning rate for familiar tasks by the seen ones and one for the others by those left
-out, and whether it should learn from single images too.
+tested on the validation classes of that; domains that are to be reported later are neither left out
+nor tried, but others are (``--sources cars,gtsrb --others actions,flowers``). Writes one result a
+cell (for `tools/file_results.py GRID choices`) and prints means over the domains with paired
+differences from base + prototypes, and how many tasks are familiar (`predict.familiar`); then the
+settings of `tsa` that gain most, seen and left-out domains counting alike, with a learning rate for
+familiar tasks by the seen ones and one for the others by those left out, and whether it should
+learn from single images too.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from grid_worlds import grid_parser, sources_of, without, words, world_of
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig
-from polyshot.data.pack import Pack
+from polyshot.data.pack import Pack, open_packs
 from polyshot.data.shapes import EpisodeShape
 from polyshot.evaluation.meter import answer
 from polyshot.evaluation.results import Result, append_results
@@ -55,6 +56,7 @@ def main() -> None:
     parser = grid_parser(__doc__)
     parser.add_argument("--sources", default="", help="a,b,c; all with training classes by default")
     parser.add_argument("--leave", default="", help="sources to leave out, each in turn: a,b,c")
+    parser.add_argument("--others", default="", help="domains that no world is trained on: a,b,c")
     parser.add_argument("--episodes", type=int, default=300)
     parser.add_argument("--learned", type=int, default=100, help="episodes where tsa learns")
     parser.add_argument("--rates", default="0.05,0.1,0.2,0.5")
@@ -67,7 +69,8 @@ def main() -> None:
     given = parser.parse_args()
     sources = sources_of(given.packs, given.sources)
     left = [(others, (pack,)) for pack, others in without(sources, given.leave)]
-    worlds = [(tuple(sources), tuple(sources)), *left]
+    others = tuple(open_packs(given.packs, words(given.others))) if given.others else ()
+    worlds = [(tuple(sources), (*sources, *others)), *left]
     every: dict[tuple[bool, str], Cells] = {}
     for trained, targets in worlds:
         world = world_of(given, trained)

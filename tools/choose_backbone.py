@@ -30,6 +30,7 @@ from polyshot.predict.predict import Answers, fit_tasks
 from polyshot.predict.rules import rule
 from polyshot.util.checks import replaced
 from polyshot.util.device import best_device
+from polyshot.util.memory import keep_freed
 
 FACTORS = [2 ** (k / 4) for k in range(-12, 13)]
 
@@ -53,6 +54,7 @@ def main() -> None:
     parser.add_argument("--try", action="append", dest="tries", required=True)
     parser.add_argument("--probabilities", type=Path)
     given = parser.parse_args()
+    keep_freed()
     pool = Pool.named(given.pool, best_device()).with_views(given.views or None)
     pool = replace(pool, query_views=given.query_views or None)
     shapes = [EpisodeShape(5, int(shot), 10) for shot in given.shots.split(",")]

@@ -6,6 +6,8 @@
 A cell is what `--pool` takes, an adaptation, shots and episodes; ``:query-one`` behind the pools
 lets them look at queries once. Writes one result a cell and target, with the pools as its note and
 the seconds of a task among others, and prints means over the targets with the peak of the memory.
+With --left-out a pool on a network from elsewhere answers without its modulator of the target, and
+one on ours that was trained on the target is refused: what is seen then is how a new domain does.
 With --side-by-side N it times `tsa` of the first cell's pools on N tasks together, and on some of
 them one after the other.
 """
@@ -25,12 +27,14 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.evaluation.evaluate import describe, measure
 from polyshot.evaluation.results import append_results
 from polyshot.evaluation.targets import Target
+from polyshot.models.foreign import ForeignConfig
 from polyshot.pool.forms import load_pools
 from polyshot.pool.pool import Pool
 from polyshot.predict.ensemble import predict_ensemble
 from polyshot.training.folder import device_name
 from polyshot.util.device import best_device
 from polyshot.util.files import digest
+from polyshot.util.memory import keep_freed
 
 
 def main() -> None:
@@ -43,8 +47,10 @@ def main() -> None:
     parser.add_argument("--targets", required=True)
     parser.add_argument("--part", default="test")
     parser.add_argument("--cell", action="append", dest="cells", required=True)
+    parser.add_argument("--left-out", action="store_true")
     parser.add_argument("--side-by-side", type=int, default=0)
     given = parser.parse_args()
+    keep_freed()
     device = best_device()
     packs = open_packs(given.packs, given.targets.split(","))
     known: dict[str, list[Pool]] = {}
@@ -88,6 +94,8 @@ def one(
 ) -> tuple[float, float]:
     """Measure one target: mean accuracy and seconds of a task, batched."""
     device = pools[0].device
+    if given.left_out:
+        pools = [without(pool, pack.domain.name) for pool in pools]
     target = Target(
         *(pack, device, [shape], episodes, 0, given.part), drop_small=True, views=pools[0].views
     )
@@ -99,9 +107,18 @@ def one(
     pool_hash = hashes[0] if len(hashes) == 1 else digest(*hashes)
     result = describe(target, shape, measured, 0, "auto", adaptation, pool_hash, False)
     about = replace(result, seconds=seconds, device=device_name(device))
-    note = "; ".join(filter(None, (names, result.note)))
+    note = "; ".join(filter(None, (names, "left out" * given.left_out, result.note)))
     append_results(given.out, [replace(about, note=note)])
     return result.mean, seconds
+
+
+def without(pool: Pool, target: str) -> Pool:
+    """Return a pool that knows nothing of a target."""
+    if target not in pool.about.get("packs", {}):
+        return pool
+    if not isinstance(pool.config, ForeignConfig):
+        raise SystemExit(f"error: The base of a pool was trained on {target}: name another pool.")
+    return pool.remove(target)
 
 
 def together(pools: list[Pool], pack: Pack, count: int) -> None:

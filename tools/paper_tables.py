@@ -4,16 +4,17 @@ A cell that was not measured says so, and fills in when its rows are filed (`fil
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Protocol
 
 from table_specs import Filter
-from table_text import gap_text, markdown, percent
+from table_text import gap_text, markdown, percent, signed
 
 from polyshot.evaluation import compare
 from polyshot.evaluation.compare import half_widths, is_clear
 from polyshot.evaluation.results import Result
+from polyshot.evaluation.stats import Estimate
 from polyshot.experiments.report.paper import PaperTable, paper_table, size_table
 
 MISSING = "not measured"
@@ -33,9 +34,6 @@ STAND_INS = {"aircraft": "cars", "ucf101": "actions"}
 """What we have instead of domains of the paper."""
 OWN = {"table": "paper", "run": "paper", "part": "test"}
 """Rows by the faithful preset."""
-AGAIN = "paper-rivals"
-"""The run of a second training by the same recipe and seed, where the first lacks a method."""
-MARK = " †"
 
 
 class Store(Protocol):
@@ -57,38 +55,23 @@ def by_target(store: Store, wanted: Filter) -> dict[tuple[str, int | None], Resu
     return compare.by_place(results)
 
 
-def faithful(store: Store, wanted: Filter) -> dict[tuple[str, int | None], Result]:
-    """Find results by the faithful preset: of the first training, else of the second."""
-    return {**by_target(store, {**wanted, "run": AGAIN}), **by_target(store, wanted)}
+def lead(
+    store: Store, rows: Filter, protocol: str, better: Filter, worse: Filter
+) -> Estimate | None:
+    """Compare two methods on the targets that both have, 5-shot unless `rows` say otherwise."""
+    shape = {"protocol": protocol, "seen": protocol == "seen", "shot": 5, "adaptation": "none"}
+    one, other = (by_target(store, {**shape, **rows, **side}) for side in (better, worse))
+    shared = {place: result for place, result in one.items() if place in other}
+    return compare.difference(shared, other) if shared else None
 
 
-def mark(results: Mapping[Any, Result]) -> str:
-    """Mark what is of the second training."""
-    return MARK if any(result.run == AGAIN for result in results.values()) else ""
-
-
-def on_one_base(
-    store: Store,
-    wanted: Filter,
-    one: Mapping[tuple[str, int | None], Result],
-    other: Mapping[tuple[str, int | None], Result],
-) -> dict[tuple[str, int | None], Result]:
-    """Bring results of another training to the base of `one`: each keeps its gain, by episode."""
-    found = {}
-    for place, result in other.items():
-        if place not in one or one[place].run == result.run:
-            found[place] = result
-            continue
-        bases = [
-            by_target(store, {**wanted, "method": "base", "adaptation": "none", "run": run})
-            for run in (one[place].run, result.run)
-        ]
-        if all(place in base for base in bases):
-            rows = (result, *(base[place] for base in bases))
-            each = zip(*(row.per_episode for row in rows), strict=True)
-            moved = [its + to - by for its, to, by in each]
-            found[place] = replace(result, per_episode=moved)
-    return found
+def printed_lead(better: str, worse: str, table: str, sources: int | None = None) -> str:
+    """Return by how much the paper's average of a method is above another's, if it has both."""
+    block = paper_table(table, sources)
+    assert block is not None
+    if not all(method in block.average for method in (better, worse)):
+        return ""
+    return signed(block.average[better] - block.average[worse])
 
 
 @dataclass(frozen=True)
@@ -107,7 +90,7 @@ class Beside:
         assert block is not None
         methods = [method for method in NAMES if method in block.average]
         found = {
-            (target, method): faithful(store, self._filter(method, STAND_INS.get(target, target)))
+            (target, method): by_target(store, self._filter(method, STAND_INS.get(target, target)))
             for target in block.targets
             for method in methods
         }
@@ -143,7 +126,7 @@ class Beside:
         ours = {(t, place): r for t in targets for place, r in found[t, method].items()}
         mean = compare.accuracy(ours)
         many = f" {half_widths(mean)}" if len(targets) > 1 else ""
-        return f"{percent(mean.value)}{many} ({printed}){mark(ours)}"
+        return f"{percent(mean.value)}{many} ({printed})"
 
     def _filter(self, method: str, target: str) -> Filter:
         how = {"method": method, "adaptation": "none", "shot": 5, "target": target}
@@ -161,16 +144,16 @@ class Figure:
         """Make the table: with further adaptation, in brackets what that changes."""
         methods = ["base", *NAMES]
         found = {
-            method: {how: faithful(store, self._filter(method, how)) for how in ("none", "adapted")}
+            method: {
+                how: by_target(store, self._filter(method, how)) for how in ("none", "adapted")
+            }
             for method in methods
         }
         targets = sorted({t for own in found.values() for each in own.values() for t, _ in each})
         rows = [[t, *(self._cell(found[m], [t]) for m in methods)] for t in targets]
-        rows.append(["**average**", *(self._cell(found[m], targets) for m in methods)])
         common = [t for t in targets if t in {place[0] for place in found["select"]["none"]}]
-        if common and common != targets:
-            own = [self._cell(found[m], common) for m in methods]
-            rows.append(["**average, those measured of DoS**", *own])
+        label = "average" if common == targets else "average, those measured of DoS"
+        rows.append([f"**{label}**", *(self._cell(found[m], common) for m in methods)])
         return markdown(["", "base", *NAMES.values()], rows)
 
     def _filter(self, method: str, how: str) -> Filter:
@@ -192,8 +175,7 @@ class Figure:
             return MISSING
         text = percent(compare.accuracy(plain).value)
         gap = compare.difference(adapted, plain) if len(adapted) == len(plain) else None
-        text = text if gap is None else f"{text} ({gap_text(gap)})"
-        return text + mark(plain)
+        return text if gap is None else f"{text} ({gap_text(gap)})"
 
 
 @dataclass(frozen=True)
@@ -224,34 +206,95 @@ class Claims:
 
     def _paper(self, claim: Claim) -> str:
         """Return the paper's lead, where it prints both."""
-        block = paper_table(claim.protocol)
-        assert block is not None
-        plain = "adaptation" not in claim.better
+        if "adaptation" in claim.better:
+            return "in words"
         methods = (claim.better["method"], claim.worse["method"])
-        if plain and all(method in block.average for method in methods):
-            one, other = (block.average[method] for method in methods)
-            return f"{100 * (one - other):+.1f}"
-        return "in words" if not plain else "has none"
+        return printed_lead(*methods, claim.protocol) or "has none"
 
     def _ours(self, store: Store, claim: Claim) -> list[str]:
         texts = []
         for rows in self.rows.values():
-            shape = {"protocol": claim.protocol, "shot": 5, "adaptation": "none"}
-            find = faithful if rows is OWN else by_target
-            one, other = (
-                find(store, {**rows, **shape, **side}) for side in (claim.better, claim.worse)
-            )
-            other = on_one_base(store, {**rows, **shape}, one, other)
-            shared = {place: result for place, result in one.items() if place in other}
-            gap = compare.difference(shared, other) if shared else None
+            gap = lead(store, rows, claim.protocol, claim.better, claim.worse)
             if gap is None:
                 texts.append(MISSING)
                 continue
             verdict = "holds" if gap.value > 0 else "the other way round"
             verdict = verdict if is_clear(gap) else "undecided"
-            runs = {result.run for place in shared for result in (one[place], other[place])}
-            texts.append(f"{verdict}: {gap_text(gap)}{MARK if len(runs) > 1 else ''}")
+            texts.append(f"{verdict}: {gap_text(gap)}")
         return texts
+
+
+@dataclass(frozen=True)
+class Against:
+    """How far DoS and DoA are ahead of every rival, on seen and on unseen domains, 5-shot."""
+
+    adaptation: str
+
+    def lines(self, store: Store) -> list[str]:
+        """Make the table; in brackets the paper's lead, where it prints one."""
+        columns = [(ours, kind) for kind in ("seen", "unseen") for ours in ("select", "average")]
+        plain = self.adaptation == "none"
+        names = {**NAMES, "base": "base + prototypes"} if plain else NAMES
+        rows = []
+        for rival in (*RIVALS, "base") if plain else RIVALS:
+            texts = [names[rival]]
+            for ours, kind in columns:
+                # Fine-tune is a head and nothing else, and has the same rows in both tables.
+                its = {"adaptation": "none"} if rival == "finetune" else {}
+                own = {**OWN, "adaptation": self.adaptation}
+                gap = lead(store, own, kind, {"method": ours}, {"method": rival, **its})
+                printed = printed_lead(ours, rival, kind) if plain else ""
+                text = MISSING if gap is None else gap_text(gap)
+                texts.append(f"{text} ({printed})" if printed else text)
+            rows.append(texts)
+        return markdown(["", *(f"{NAMES[ours]}, {kind}" for ours, kind in columns)], rows)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Leads with two, four, six and all sources, 5-shot; in brackets the paper's."""
+
+    pairs: Sequence[tuple[str, str, str]]
+    """Whose lead, over whom, on seen or unseen domains."""
+
+    def lines(self, store: Store) -> list[str]:
+        """Make the table."""
+        rows = []
+        for better, worse, kind in self.pairs:
+            names = (NAMES.get(method, "base + prototypes") for method in (better, worse))
+            texts = [f"{' - '.join(names)}, {kind}"]
+            for count in (2, 4, 6, None):
+                own = {**OWN, "protocol": f"sources-{count}"} if count else OWN
+                gap = lead(store, own, kind, {"method": better}, {"method": worse})
+                text = MISSING if gap is None else gap_text(gap)
+                printed = printed_lead(better, worse, kind, count)
+                texts.append(f"{text} ({printed})" if printed else text)
+            rows.append(texts)
+        return markdown(["", "two sources", "four", "six", "all"], rows)
+
+
+@dataclass(frozen=True)
+class Growing:
+    """The same targets with two, four, six and eight sources, 5-shot, without adaptation."""
+
+    targets: Mapping[str, Sequence[str]]
+    """Label -> targets that are seen by, or unseen by, all of the trainings."""
+
+    def lines(self, store: Store) -> list[str]:
+        """Make the table."""
+        rows = []
+        for label, targets in self.targets.items():
+            for method in ("base", "select", "average"):
+                texts = [label, NAMES.get(method, "base + prototypes")]
+                for count in (2, 4, 6, 8):
+                    protocols = (f"sources-{count}",) if count < 8 else ("seen", "unseen")
+                    how = {"method": method, "adaptation": "none", "shot": 5}
+                    where = {"protocol": protocols, "target": tuple(targets)}
+                    found = by_target(store, {**OWN, **where, **how})
+                    done = {target for target, _ in found} == set(targets)
+                    texts.append(percent(compare.accuracy(found).value) if done else MISSING)
+                rows.append(texts)
+        return markdown(["", "", "two sources", "four", "six", "eight"], rows)
 
 
 @dataclass(frozen=True)
@@ -268,7 +311,8 @@ class Selected:
         for label, wanted in self.lines_of.items():
             found = {}
             for row in store.other("shares"):
-                if all(row[key] == value for key, value in wanted.items()):
+                asked = all(row[key] == value for key, value in wanted.items())
+                if asked and row["target"] in row["members"]:
                     own = row["members"].index(row["target"])
                     found[row["target"]] = row["shares"][own]
                     store.used.add(row["run"])
@@ -327,21 +371,24 @@ class Joint:
     def lines(self, store: Store) -> list[str]:
         """Make the table."""
         rows = []
-        for label, protocol, seen in (
-            ("eight seen domains", "seen", True),
-            ("dtd, unseen", "unseen", False),
+        for label, protocol, targets in (
+            ("eight seen domains", "seen", SEEN),
+            ("dtd, unseen", "unseen", ("dtd",)),
         ):
+            both = [{**OWN, "protocol": own, "target": targets} for own in (protocol, "joint")]
             for method in ("base", "select", "average"):
-                shape = {"method": method, "shot": 5, "adaptation": "none"}
-                joint = by_target(store, {**OWN, **shape, "protocol": "joint", "seen": seen})
-                steps = by_target(store, {**OWN, **shape, "protocol": protocol})
-                steps = {place: result for place, result in steps.items() if place in joint}
+                how = {"method": method, "shot": 5, "adaptation": "none"}
+                steps, joint = (by_target(store, {**rows_of, **how}) for rows_of in both)
                 gap = compare.difference(joint, steps) if joint else None
                 texts = [MISSING, MISSING]
                 if gap is not None:
                     one, other = (percent(compare.accuracy(own).value) for own in (steps, joint))
                     texts = [one, f"{other} ({gap_text(gap)})"]
                 rows.append([label, NAMES.get(method, "base + prototypes"), *texts])
+            sides = ({"method": "select"}, {"method": "average"})
+            gaps = (lead(store, rows_of, protocol, *sides) for rows_of in both)
+            texts = [MISSING if gap is None else gap_text(gap) for gap in gaps]
+            rows.append([label, "DoS - DoA", *texts])
         return markdown(["", "", "three steps", "joint"], rows)
 
 
@@ -364,9 +411,11 @@ def _versus(ours: str, protocol: str, words: str, *rivals: str, **names: str) ->
 
 RIVALS = ("finetune", "protonet", "feat", "protomaml", "simple-avg")
 SEEN = ("actions", "cars", "cifar100", "flowers", "gtsrb", "imagenet", "omniglot", "plankton")
+BEFORE = "`paper` as it was before"
 RUNS: Mapping[str, Filter] = {
     "ours, `paper`": OWN,
-    "`paper` as it was before": {"table": "rivals", "run": "rivals-paper", "part": "test"},
+    "the same, one shot": {**OWN, "shot": 1},
+    BEFORE: {"table": "rivals", "run": "rivals-paper", "part": "test"},
     "`strong`": {"table": "rivals", "run": "rivals", "part": "test"},
 }
 PAPER_TABLES: Mapping[str, Any] = {
@@ -404,11 +453,32 @@ PAPER_TABLES: Mapping[str, Any] = {
         ],
         RUNS,
     ),
+    "paper-against": Against("none"),
+    "paper-against-head": Against("head"),
+    "paper-leads-sources": Sources(
+        [
+            ("select", "average", "seen"),
+            ("select", "finetune", "seen"),
+            ("select", "base", "seen"),
+            ("select", "select-channel", "seen"),
+            ("average", "base", "seen"),
+            ("average", "select", "unseen"),
+            ("average", "finetune", "unseen"),
+            ("average", "base", "unseen"),
+            ("average-channel", "average", "unseen"),
+        ]
+    ),
+    "paper-growing": Growing(
+        {"cifar100 and imagenet, seen": ("cifar100", "imagenet"), "dtd, unseen": ("dtd",)}
+    ),
     "paper-selected": Selected(
         {
-            f"{NAMES[method]}, {label}": {"run": run, "protocol": "seen", "method": method}
-            for label, run in (("`paper`", "paper"), ("`paper` as it was before", "rivals-paper"))
-            for method in ("select", "select-channel")
+            **{
+                f"{NAMES[method]}, {label}": {"run": run, "protocol": "seen", "method": method}
+                for label, run in (("`paper`", "paper"), (BEFORE, "rivals-paper"))
+                for method in ("select", "select-channel")
+            },
+            "DoS, `paper`, joint training": {"run": "paper", "protocol": "joint"},
         },
         SEEN,
     ),

@@ -120,6 +120,7 @@ RULE_LINES: Mapping[str, Filter] = {
     "auto + pa, as it was then": {"method": "auto", "adaptation": "pa"},
 }
 LEFT_OUT = ("gtsrb", "cars", "plankton", "dtd")
+SIX = ("actions", "cars", "cifar100", "flowers", "gtsrb", "plankton")
 SEEN = ("actions", "cars", "cifar100", "flowers", "gtsrb", "imagenet", "omniglot", "plankton")
 
 
@@ -263,6 +264,27 @@ def lite0_tsa(sites: str, rate: str, more: str = "") -> Filter:
     return {"note": f"efficientnet-lite0; three; {words}"}
 
 
+def centred(much: str) -> Filter:
+    """Find what was tried of single images less what a source's have in common."""
+    return {"note": f"src/polyshot/pools/default; five; centre_single={much}"}
+
+
+def learned_with(augmentation: str) -> Filter:
+    """Find what pools did whose modulators learned with an augmentation."""
+    where = {"weak": "runs/weak/pool", "strong": "src/polyshot/pools/default"}[augmentation]
+    return {"note": f"{where}; five"}
+
+
+PAPER_COLUMNS = {
+    "Fine-tune": "finetune",
+    "ProtoNet": "protonet",
+    "FEAT": "feat",
+    "Simple-Avg": "simple-avg",
+    "DoS": "select",
+    "DoS-Ch": "select-channel",
+    "DoA": "average",
+    "DoA-Ch": "average-channel",
+}
 TABLES: Mapping[str, Grid | Tried | Added] = {
     "readme": Grid(
         {},
@@ -281,8 +303,28 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
             },
         },
     ),
+    "paper-domains": Grid(
+        {"table": "paper", "run": "paper", "shot": 5, "adaptation": "none"},
+        {
+            **DOMAINS,
+            "**seen**": {"protocol": "seen"},
+            "**seen, without gtsrb**": {
+                "protocol": "seen",
+                "target": tuple(name for name in SEEN if name != "gtsrb"),
+            },
+            "**unseen**": {"protocol": "unseen", "target": LEFT_OUT},
+            "**unseen, without gtsrb**": {"protocol": "unseen", "target": LEFT_OUT[1:]},
+        },
+        {
+            "base + prototypes": {**BASE, "show": "value"},
+            **{name: {"method": method} for name, method in PAPER_COLUMNS.items()},
+        },
+        show="difference",
+        bold="",
+        missing="not measured",
+    ),
     "backbones": Grid(
-        {"table": "backbones", "run": ("backbones", "lite0", "lite0-power")},
+        {"table": "backbones", "run": ("backbones", "lite0", "lite0-power", "full")},
         {
             "ours, left out": {"note": "left-out"},
             "Lite0": {"note": "efficientnet-lite0", "adaptation": "ridge"},
@@ -298,7 +340,10 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
                 "adaptation": "auto",
             },
             "`fast`: a soup on Lite0, queries seen once": {"note": "lite0:query-one"},
-            "`full`: the soup, learning as `auto` does": {"note": "lite0"},
+            "the soup, learning as `auto` does": {"note": "lite0"},
+            "Lite2": {"note": "efficientnet-lite2"},
+            "`full` on a CPU: the soup and Lite2": {"note": "full", "adaptation": "ridge"},
+            "`full` on a GPU: the soup learns by tsa": {"note": "full", "adaptation": "tsa"},
         },
         {f"{shot}-shot": {"shot": shot} for shot in (1, 2, 5, 20)},
         show="both",
@@ -319,6 +364,18 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
         show="both",
         against=soup("base", "once"),
         corner="validation classes of actions, cifar100, flowers, omniglot",
+    ),
+    "backbones-lite2": Grid(
+        {"table": "choices", "run": "choose-lite2"},
+        {
+            "the soup on Lite0": {"note": "lite0; left out"},
+            "with Lite2 beside it": {"note": "lite0,efficientnet-lite2; left out"},
+        },
+        {f"{shot}-shot": {"shot": shot} for shot in (1, 5)},
+        show="both",
+        against={"note": "lite0; left out", "run": "choose-lite2"},
+        pair=("target", "shot", "part"),
+        corner="validation classes of actions, cifar100, flowers, omniglot, ridge",
     ),
     "backbones-rates": Grid(
         {"table": "backbones", "run": "choose-lite0-tsa"},
@@ -367,6 +424,37 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
     "two-sources-others": fewer_sources("sources-2", False),
     "four-sources": fewer_sources("sources-4", True),
     "four-sources-others": fewer_sources("sources-4", False),
+    "choose-centre": Grid(
+        {"table": "choices", "run": "choose-centre", "shot": 1},
+        {"nothing is taken": centred("0"), "half": centred("0.5"), "all": centred("1.0")},
+        {name: {"target": name} for name in SIX} | {"mean": {}},
+        bold="",
+        against=centred("0"),
+        corner="`auto`, validation classes, 1-shot, 300 episodes each",
+    ),
+    "choose-centre-ridge": Grid(
+        {"table": "choices", "run": "choose-augment", "shot": 1, "adaptation": "ridge"},
+        {
+            "the mean of the support set": centred("0"),
+            "what is common, if familiar": centred("1.0"),
+        },
+        {name: {"target": name} for name in SIX} | {"mean": {}},
+        bold="",
+        against=centred("0"),
+        corner="`auto` + ridge less ..., validation classes, 1-shot, 300 episodes each",
+    ),
+    "choose-augment": Grid(
+        {"table": "choices", "run": "choose-augment", "adaptation": "none"},
+        {name: {"target": name} for name in SIX} | {"mean": {}},
+        {
+            f"{shot}-shot, {augmentation}": {"shot": shot, **learned_with(augmentation)}
+            for shot in (1, 5)
+            for augmentation in ("weak", "strong")
+        },
+        bold="",
+        against=learned_with("weak"),
+        corner="`auto`, validation classes, 300 episodes each",
+    ),
     "choose-validation": choices(
         "choose-validation",
         {
@@ -402,6 +490,18 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
             "**rate 0.5, left out**": tsa(rate=0.5, apart=1, share=0.3),
         },
         "three left out",
+    ),
+    "choose-elsewhere": Grid(
+        {"table": "choices", "run": "choose-elsewhere", "shot": 5, "method": "auto"},
+        {
+            f"auto + tsa, rate {rate:g}, share {share:g}": tsa(rate=rate, share=share)
+            for rate in (0.1, 0.2, 0.5, 1.0)
+            for share in (0.3, 1.0)
+        },
+        {"actions, left out": {"target": "actions"}, "four seen": {"seen": True}},
+        show="difference",
+        bold="",
+        corner="validation classes, 5-shot, 80 episodes each",
     ),
     "calibration": Grid(
         {"shot": 5, "table": "seeds"},

@@ -14,7 +14,7 @@ from polyshot.data.augment import PLAIN, STRONG, WEAK, Augment
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, unknown
 from polyshot.models.heads import Metric
-from polyshot.models.loaders import LITE0
+from polyshot.models.loaders import LITE0, LITE2
 from polyshot.models.modulators import RANK, Kind
 from polyshot.models.resnet import OURS, ResNetConfig
 from polyshot.models.views import Views
@@ -101,6 +101,9 @@ class ModulatorConfig:
     """Updates between two looks at the validation classes; the best state is kept."""
     strengths: tuple[Annotated[float, Range(-100, 100)], ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
     """Candidates for the factor lambda on the trained modulator; 0 is the base itself."""
+    strength_shots: tuple[Annotated[int, Range(1, MOST)], ...] = ()
+    """Support images a class with which they are compared on the validation episodes, on average;
+    none means all that these have."""
     members: Annotated[int, Range(0, MOST)] = 1
     """Modulators of each source, one for each cluster of its training classes; 0 looks how many
     clusters there are."""
@@ -143,9 +146,10 @@ class SelectorConfig:
 class AdaptationConfig:
     """Further adaptation, learned on the support set.
 
-    The first five are those of `head`, a linear head on frozen embeddings, the last two those of
+    The first five are those of `head`, a linear head on frozen embeddings, the last three those of
     `ridge`, such a head in closed form; the others those of `pa`, a linear map of embeddings, and
-    `tsa`, a modulator of the task's own with such a map.
+    `tsa`, a modulator of the task's own with such a map. `centre_single` is of prototypes and of
+    `ridge`.
     """
 
     OLD_NAMES: ClassVar[Mapping[str, str]] = {
@@ -205,6 +209,9 @@ class AdaptationConfig:
     forward pass), and names or patterns of sites, such as ``layer4.*``; a site that any of them
     names learns, the others stay as the start has them. What lies before the first is computed once
     a crop. None: the map alone."""
+    centre_single: Share = 0.0
+    """How much of the direction that tasks of the nearest source have in common is taken from
+    single images, under the rule `auto`: with one image a class it is most of an embedding."""
     ridge_lambda: Annotated[float, Range(1e-6, 1e6)] = 1.0
     """Penalty of `ridge` on its weights."""
     ridge_power: Annotated[float, Range(0.01, 10)] = 1.0
@@ -231,7 +238,7 @@ FOREIGN = AdaptationConfig(
     ridge_scale=11.0,
 )
 """On networks from elsewhere, which have seen the world (docs/backbones.md)."""
-POWERS = {LITE0: 0.5}
+POWERS = {LITE0: 0.5, LITE2: 0.5}
 """Of `ridge` on those of them on which it was measured."""
 FOREIGN_VIEWS: Views = "three"
 """How often these look at an image."""
@@ -356,8 +363,13 @@ PRESETS: dict[str, Config] = {
     "strong": Config(
         preset="strong",
         views="five",
-        modulator=ModulatorConfig(loss_metric="cosine", shape=EpisodeShape(shot=1)),
-        adaptation=AdaptationConfig(ridge_power=0.7),
+        modulator=ModulatorConfig(
+            loss_metric="cosine",
+            shape=EpisodeShape(shot=1),
+            augment=STRONG,
+            strength_shots=(1, 5),
+        ),
+        adaptation=AdaptationConfig(ridge_power=0.7, centre_single=1.0),
     ),
 }
 
@@ -391,12 +403,19 @@ def on_backbone(config: Config, name: str) -> Config:
     """Return a config for another base.
 
     One from elsewhere comes with its own views and settings of adaptation, as in
-    `Pool.from_backbone`, and with modulators by the paper's loss: a preset's are made for our base.
+    `Pool.from_backbone`, and with modulators by the paper's loss and weak augmentation: a preset's
+    are made for our base.
     """
     config = replace(config, backbone=name)
     if not config.foreign:
         return config
-    modulator = replace(config.modulator, loss_metric="euclidean", shape=config.shape)
+    modulator = replace(
+        config.modulator,
+        loss_metric="euclidean",
+        shape=config.shape,
+        augment=WEAK,
+        strength_shots=(),
+    )
     own = foreign_adaptation(name)
     return replace(config, adaptation=own, views=FOREIGN_VIEWS, modulator=modulator)
 
@@ -422,10 +441,12 @@ LATER: Mapping[str, Any] = {
     "tsa_readout": "prototypes",
     "tsa_sites": ("all",),
     "tsa_strength": 1.0,
+    "centre_single": 0.0,
     "ridge_lambda": 1.0,
     "ridge_power": 1.0,
     "ridge_scale": 12.0,
     "loss_metric": "euclidean",
+    "strength_shots": (),
 }
 """Fields that came later, by name, with the values that mean what was before."""
 

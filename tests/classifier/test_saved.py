@@ -15,12 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from polyshot.classifier import FewShotClassifier
+from polyshot.classifier.estimate import Estimate, plain_estimate, read_estimate
 from polyshot.classifier.saved import ABOUT, EXAMPLES, FORMAT, LEARNED, NETWORKS
-from polyshot.data.readers.examples import read_support
+from polyshot.data.readers.queries import read_support
 from polyshot.data.toy import draw_example
 from polyshot.errors import PolyshotError
 from polyshot.models.foreign import Foreign
-from polyshot.models.loaders import LITE0, has_lite0
+from polyshot.models.loaders import LITE0, is_installed
 from polyshot.pool.pool import Pool
 from polyshot.pool.precision import from_stored, rounded, to_exact, to_stored
 from polyshot.predict.predict import Adaptation
@@ -160,7 +161,7 @@ def test_it_needs_no_examples(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "most"), [("shipped", 12e6), (LITE0, 8e6)])
 def test_the_files_of_the_defaults_are_small(name: str, most: float, tmp_path: Path) -> None:
     """With what `tsa` learns on the pool that ships; how long it learns changes no size."""
-    if name == LITE0 and not has_lite0():
+    if name == LITE0 and not is_installed(LITE0):
         pytest.skip("the extra [imagenet] is not installed")
     pool = Pool.default() if name == "shipped" else Pool.from_backbone(LITE0)
     pool = replace(pool.with_views("one"), adaptation=replace(pool.adaptation, updates=1))
@@ -242,7 +243,7 @@ def test_lite0_goes_into_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def thin_lite0_pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
     """EfficientNet-Lite0 with few channels, under its name."""
-    monkeypatch.setattr("polyshot.models.rebuilt.EfficientNetLite", lambda: thin_lite0(seed=1))
+    monkeypatch.setattr("polyshot.models.loaders.EfficientNetLite", lambda _: thin_lite0(seed=1))
     base = Foreign(thin_lite0(), 32, name="efficientnet-lite0")
     return Pool._of_base(base, "cosine", "conv1x1", "one")
 
@@ -369,3 +370,12 @@ def test_a_file_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_one_picture_is_enough() -> None:
     assert POOL.classifier(adaptation="none").fit(*examples(1, 1)).predict(coloured("red", 3))
+
+
+def test_estimates_that_cannot_be_are_refused() -> None:
+    plain = plain_estimate(Estimate(0.5, 0.1, 0.4, 0.6, 8, {"a": 0.5, 2: 1.0}, "head"))
+    assert read_estimate(plain).per_class == {"a": 0.5, 2: 1.0}
+    wrong = dict.fromkeys(("accuracy", "half_width", "low", "high"), 7.0)
+    for name, value in (wrong | {"images": -1, "of": 3, "per_class": [["a", 2.0]]}).items():
+        with pytest.raises(PolyshotError):
+            read_estimate({**plain, name: value})

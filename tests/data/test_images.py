@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from polyshot.data.heif import is_heif
 from polyshot.data.images import BadImage, decode
+from polyshot.data.rgb import is_heif
 from tests.helpers import picture
 
 
@@ -129,3 +129,10 @@ def test_postscript_is_not_run() -> None:
     file = io.BytesIO()
     picture(0).save(file, "EPS")
     assert decode(file.getvalue(), 16) == BadImage("not an image")
+
+
+def test_a_file_says_whether_it_is_heic() -> None:
+    """AVIF, which Pillow reads by itself, may call itself the common format of both at first."""
+    for brands, expected in ((b"heic", True), (b"mif1heic", True), (b"mif1avif", False)):
+        assert is_heif(b"\0\0\0\x1cftyp" + brands) == expected
+    assert not is_heif(b"\xff\xd8\xff\xe0heic")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from polyshot.data.images import decode, first_readable, load_sizes, read_images
-from polyshot.data.readers.examples import read_queries, read_support
+from polyshot.data.readers.queries import read_queries, read_support
 from polyshot.errors import PolyshotError
 from tests.helpers import picture
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from polyshot.data.pack import Pack
-from polyshot.experiments.jobs import Request
+from polyshot.experiments.request import Request
 from polyshot.experiments.run import Summary, reproduce
 from tests.helpers import SHAPE, TINY, pack_of
 

@@ -7,7 +7,6 @@ from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError
 from polyshot.experiments import protocols
-from polyshot.experiments.jobs import methods_of
 from polyshot.experiments.protocols import (
     PROTOCOLS,
     SHAPES,
@@ -20,6 +19,7 @@ from polyshot.experiments.protocols import (
     split_options,
     tuned,
 )
+from polyshot.experiments.request import methods_of
 from polyshot.methods.method import find_methods
 from tests.helpers import pack_of
 

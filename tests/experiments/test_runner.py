@@ -3,7 +3,7 @@
 import json
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
+from polyshot.engines import Event, Job
+from polyshot.engines.local import Local
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.evaluate import evaluate
 from polyshot.evaluation.results import Result
@@ -457,3 +459,19 @@ def test_a_full_memory_is_freed_between_worlds(
     gc.collect()
     done = run(packs, tmp_path, "unseen", methods=["base"])
     assert done.failed == [] and len(made) == 3
+
+
+def test_jobs_are_given_what_the_jobs_before_them_leave(packs: list[Pack], tmp_path: Path) -> None:
+    """On another machine there is nothing else: it would train all of it again."""
+
+    class Noting(Local):
+        def run(self, jobs: Sequence[Job], *rest: Any) -> Generator[Event, None, None]:
+            self.jobs = {job.key: job for job in jobs}
+            yield from super().run(jobs, *rest)
+
+    engine = Noting()
+    run(packs, tmp_path, methods=["protonet", "select"], adapt=False, others=[], engine=engine)
+    needs = [(job, engine.jobs[key]) for job in engine.jobs.values() for key in job.needs]
+    assert len(needs) > 3
+    for job, before in needs:
+        assert set(before.outputs) <= set(job.reads), (job.key, before.key)

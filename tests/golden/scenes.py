@@ -27,7 +27,7 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.data.splits import ClassSplit
 from polyshot.data.table import Images
 from polyshot.experiments.grid import read_grid
-from polyshot.experiments.jobs import Request
+from polyshot.experiments.request import Request
 from polyshot.experiments.run import reproduce
 from polyshot.methods.method import find_methods
 from polyshot.models.backbone import sites_of

@@ -17,7 +17,7 @@ from polyshot.classifier import FewShotClassifier
 from polyshot.data.images import BadImage, decode, load_images
 from polyshot.data.importer import ImportOptions, import_source
 from polyshot.data.pack import Pack
-from polyshot.data.readers.examples import read_queries, read_support
+from polyshot.data.readers.queries import read_queries, read_support
 from polyshot.pool.pool import Pool
 from tests.helpers import coloured
 

@@ -5,7 +5,7 @@ import random
 import resource
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from .kills import SCENES, Scene, compared, copy_pool, reference_of, tree_of
@@ -94,8 +94,22 @@ def may_mount() -> bool:
     return True
 
 
-def full(world: World) -> Run:
-    """A disk on which there is room for a part of what is written."""
+Shortage = Callable[[random.Random, Disk, int], str]
+"""Given the disk and the bytes that a command writes, what the disk becomes."""
+
+
+def full(draw: random.Random, disk: Disk, size: int) -> str:
+    """Leave room for a part of what is written."""
+    return f"size={max(4096, int(disk.used() + draw.uniform(0, 1.1) * size))}"
+
+
+def read_only(*_: object) -> str:
+    """Take nothing."""
+    return "ro"
+
+
+def disks(world: World, shortage: Shortage, enough: str) -> Run:
+    """A disk that is short of something, until it has enough."""
 
     def run(draw: random.Random, folder: Path) -> Verdict:
         scene = draw.choice((*SCENES, *MORE))
@@ -105,39 +119,14 @@ def full(world: World) -> Run:
         try:
             scene.before(world, disk.place)
             before = tree_of(disk.place)
-            room = draw.uniform(0, 1.1) * reference.size
-            disk.be(f"size={max(4096, int(disk.used() + room))}")
+            disk.be(shortage(draw, disk, reference.size))
             first = polyshot(*words, folder=disk.place)
-            verdict = judged(first, disk.place, before, reference.tree, scene)
-            if verdict.failed:
-                return verdict
-            disk.be("size=1g")
-            return _again(scene, words, disk.place, reference.tree, first)
-        finally:
-            disk.end()
-
-    return run
-
-
-def read_only(world: World) -> Run:
-    """A disk that takes nothing."""
-
-    def run(draw: random.Random, folder: Path) -> Verdict:
-        scene = draw.choice((*SCENES, *MORE))
-        words = scene.words(world, draw)
-        reference = reference_of(scene, world, words)
-        disk = Disk(folder / "here")
-        try:
-            scene.before(world, disk.place)
-            before = tree_of(disk.place)
-            disk.be("ro")
-            first = polyshot(*words, folder=disk.place)
-            if first.code == 0:
+            if first.code == 0 and shortage is read_only:
                 return Verdict("different", "it succeeds on a read-only disk")
             verdict = judged(first, disk.place, before, reference.tree, scene)
             if verdict.failed:
                 return verdict
-            disk.be("rw")
+            disk.be(enough)
             return _again(scene, words, disk.place, reference.tree, first)
         finally:
             disk.end()
@@ -204,14 +193,14 @@ def _again(scene: Scene, words: list[object], place: Path, wanted: Tree, first: 
 
 def parts(world: World) -> list[Part]:
     """Three rows; two of them need a process that may mount."""
-    disks = [
-        Part(
-            "disk-full", "room for a part of the output, then for all", 100, full(world), 4 * HANG
-        ),
-        Part("disk-read-only", "then writable", 40, read_only(world), 4 * HANG),
+    lacking, locked = disks(world, full, "size=1g"), disks(world, read_only, "rw")
+    about = "room for a part of the output, then for all"
+    of_disks = [
+        Part("disk-full", about, 100, lacking, 4 * HANG),
+        Part("disk-read-only", "then writable", 40, locked, 4 * HANG),
     ]
     if not may_mount():
         print("Trials of disks are skipped: only root may mount file systems.")
-        disks = []
+        of_disks = []
     about = "little or hardly enough, then plenty"
-    return [*disks, Part("memory", about, 80, memory(world), 4 * HANG)]
+    return [*of_disks, Part("memory", about, 80, memory(world), 4 * HANG)]

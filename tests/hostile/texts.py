@@ -7,7 +7,7 @@ from typing import Any
 
 from polyshot.config import from_dict, override, preset, to_dict
 from polyshot.data.pack import Pack
-from polyshot.data.readers.examples import read_support
+from polyshot.data.readers.queries import read_support
 from polyshot.data.splits import read_split_file
 from polyshot.evaluation.evaluate import evaluate
 from polyshot.evaluation.results import append_results, read_results

@@ -15,7 +15,7 @@ from filelock import FileLock
 from PIL import Image
 
 from polyshot.classifier import FewShotClassifier
-from polyshot.data.heif import can_read_heif
+from polyshot.data.rgb import can_read_heif
 from tests.commands import SMALL
 from tests.helpers import colour_pool, coloured, picture
 

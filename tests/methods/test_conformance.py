@@ -434,10 +434,7 @@ def test_trained_rivals_have_the_budget_of_all_modulators(world: TrainingRun) ->
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_a_training_that_only_harms_falls_back_to_its_start(
-    name: str, packs: list[Pack], tmp_path: Path
-) -> None:
-    world = make_run(packs, tmp_path, config=LEARNED)
+def test_a_training_that_only_harms_falls_back_to_its_start(name: str, world: TrainingRun) -> None:
     few = {key: 2 for key in METHODS[name].settings if key.endswith("steps")}
     for fall_back in (1, 0):
         harm = {**METHODS[name].settings, **few, "learning_rate": 3.0, "fall_back": fall_back}

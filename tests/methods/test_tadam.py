@@ -3,7 +3,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyshot import tasks as tasks_module
 from polyshot.config import AdaptationConfig
 from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
@@ -21,6 +20,7 @@ from polyshot.models.heads import Metric, prototype_logits, prototypes
 from polyshot.models.modulators import Modulator
 from polyshot.models.resnet import ResNet, ResNetConfig, Stem
 from polyshot.predict.readout import fit_classifiers
+from polyshot.tasks import table
 from polyshot.training.episodic import EpisodeBatch
 from tests.helpers import assert_near, copied, explicit, random_base, same_states, tasks_of
 
@@ -177,7 +177,7 @@ def test_parts_are_the_whole(packs: list[Pack], monkeypatch: pytest.MonkeyPatch)
     whole = fitted.predict(tasks)
     for images in (1, 30):
         monkeypatch.setattr(tadam, "BATCH", {"cpu": images})
-        monkeypatch.setattr(tasks_module, "BATCH", {"cpu": images})
+        monkeypatch.setattr(table, "BATCH", {"cpu": images})
         torch.testing.assert_close(fitted.predict(tasks), whole, atol=1e-5, rtol=0)
 
 

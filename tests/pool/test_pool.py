@@ -14,7 +14,8 @@ from polyshot.errors import PolyshotError
 from polyshot.models.modulators import Kind, fold
 from polyshot.models.selector import Selector
 from polyshot.models.views import normalise
-from polyshot.pool.files import FORMAT, check_domains, modulator_file
+from polyshot.pool.description import FORMAT
+from polyshot.pool.files import check_domains, modulator_file
 from polyshot.pool.pool import Pool
 from polyshot.util.checks import sealed
 from tests.helpers import (

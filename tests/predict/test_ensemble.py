@@ -11,6 +11,7 @@ from polyshot.classifier import FewShotClassifier
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.evaluate import confusion, evaluate
 from polyshot.models import loaders
+from polyshot.models.loaders import LITE0, LITE2
 from polyshot.pool import default, forms
 from polyshot.pool.forms import load_pools
 from polyshot.pool.pool import Pool
@@ -18,6 +19,7 @@ from polyshot.predict.ensemble import (
     LEAD,
     POWER,
     SHARPNESS,
+    chosen,
     fit_ensemble,
     left_out_loss,
     mixed,
@@ -140,20 +142,31 @@ def test_the_forms_of_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.delenv(default.VARIABLE, raising=False)
     monkeypatch.setattr(default, "PACKAGED", tmp_path / "pool")
     OURS.save(tmp_path / "pool")
-    monkeypatch.setattr(forms, "has_lite0", lambda: False)
+    there: set[str] = set()
+    monkeypatch.setattr(forms, "is_installed", lambda name: name in there)
     (pool,), said = load_pools("fast")
     assert (pool.members, pool.adaptation.tsa_share) == (OURS.members, 1.0)
     assert said == "fast (ours)"
     (pool,), said = load_pools("full")
     assert (pool.hash, said) == (OURS.hash, "full (ours)")
-    if loaders.has_lite0():
-        monkeypatch.setattr(forms, "has_lite0", loaders.has_lite0)
+    if loaders.is_installed(LITE0):
+        there |= {LITE0}
         (full,), said = load_pools("full", views="one")
-        assert (full.backbone, full.views) == ("efficientnet-lite0", "one")
+        assert (full.backbone, full.views) == (LITE0, "one")
         assert full.modulators and said == "full (efficientnet-lite0)"
         (pool,), said = load_pools("default")
         assert (pool.query_views, said) == ("one", "fast (efficientnet-lite0)")
         assert pool.modulators.keys() == full.modulators.keys()
+    if loaders.is_installed(LITE2):
+        there |= {LITE2}
+        (full, beside), said = load_pools("full", views="one")
+        assert (full.backbone, beside.backbone, beside.views) == (LITE0, LITE2, "one")
+        assert said == "full (efficientnet-lite0 and efficientnet-lite2)"
+        with monkeypatch.context() as patch:
+            patch.setattr(Pool, "device", torch.device("cuda"))
+            tasks = random_tasks(shot=5)
+            assert [chosen(pool, tasks, "auto") for pool in (full, beside)] == ["tsa", "ridge"]
+        assert len(load_pools("fast")[0]) == 1
     monkeypatch.setenv(default.VARIABLE, str(tmp_path / "pool"))
     (pool,), said = load_pools("default")
     assert (pool.query_views, said) == (None, "")

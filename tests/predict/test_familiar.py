@@ -10,8 +10,21 @@ from torch import Tensor
 from polyshot.config import AdaptationConfig
 from polyshot.pool.pool import Pool
 from polyshot.pool.statistics import SourceTasks, TaskSample
-from polyshot.predict.familiar import NEARLY_ALL, familiar
-from tests.helpers import SMALL, answers, keep_embeddings, random_tasks, shared_pool
+from polyshot.predict.adapt.ridge import powered
+from polyshot.predict.familiar import NEARLY_ALL, Common, familiar, in_common
+from polyshot.predict.predict import predict_tasks
+from polyshot.predict.readout import CENTRED, fit_classifiers
+from polyshot.predict.rules import Rule, rule
+from polyshot.tasks import Tasks
+from tests.helpers import (
+    SMALL,
+    answers,
+    embedded_tasks,
+    keep_embeddings,
+    random_embeddings,
+    random_tasks,
+    shared_pool,
+)
 
 COUNT = 200
 
@@ -144,3 +157,92 @@ def test_familiar_tasks_learn_at_a_rate_of_their_own() -> None:
     mild = answers(replace(knows, adaptation=milder), tasks, "auto", "tsa")
     factor = torch.where(known, 0.8, 0.5)[:, None, None]
     torch.testing.assert_close(mild, (factor * found.log()).softmax(-1), atol=1e-5, rtol=1e-4)
+
+
+def test_images_have_in_common_what_tasks_of_the_nearest_source_have() -> None:
+    pool = remembering()
+    known = [kept.train.tasks.double() for kept in pool.statistics.values()]
+    means = torch.stack([F.normalize(tasks, dim=-1).mean(0) for tasks in known])
+    for i, centre in enumerate(directions()):
+        support = around(centre, 50 + i)[:20].view(1, -1, 1, 1, SMALL.dim)
+        tasks = keep_embeddings(pool, support, support[:, :, 0])
+        seen = familiar(pool, tasks)
+        wanted = means[min(i, len(means) - 1)].where(seen.unsqueeze(1), means.mean(0))
+        found = in_common(pool, tasks)
+        assert torch.allclose(found.direction, F.normalize(wanted, dim=-1))
+        assert torch.equal(found.familiar, seen)
+        assert bool(seen.any()) == (i < len(pool.modulators))
+
+
+def test_prototypes_of_single_images_go_without_a_common_direction() -> None:
+    """Against a loop; of tasks with several images in a class nothing is taken."""
+    support, query, mask = (x[0] if x.ndim > 3 else x for x in random_embeddings(episodes=4))
+    mask[:2, :, 1:] = False  # the first two tasks have single images
+    common = F.normalize(torch.rand(4, SMALL.dim), dim=-1)
+    config = AdaptationConfig(centre_single=1.0)
+    told = Common(common.double(), torch.zeros(4, dtype=torch.bool))
+    made = fit_classifiers(support, mask, "cosine", 10.0, "none", config, told)
+    plain = fit_classifiers(support, mask, "cosine", 10.0)
+    assert torch.allclose(made.logits(query)[2:], plain.logits(query)[2:], atol=1e-5)
+    for task in range(2):
+        images, asked = F.normalize(support[task, :, 0], dim=-1), F.normalize(query[task], dim=-1)
+        part = (images @ common[task]).mean() * common[task]
+        cosines = F.cosine_similarity((images - part)[:, None], (asked - part)[None], dim=-1)
+        assert torch.allclose(made.logits(query)[task], CENTRED * 10 * cosines, atol=1e-5)
+
+
+@pytest.mark.parametrize("much", [0.4, 1.0])
+def test_ridge_centres_single_images_of_familiar_tasks_at_what_is_common(much: float) -> None:
+    """Against a loop; other tasks are centred at the mean of their support set."""
+    support, query, mask = (x[0] if x.ndim > 3 else x for x in random_embeddings(episodes=4))
+    mask[:3, :, 1:] = False  # the first three tasks have single images
+    direction = F.normalize(torch.rand(4, SMALL.dim), dim=-1)
+    told = Common(direction.double(), torch.tensor([True, True, False, True]))
+    config = AdaptationConfig(centre_single=much, ridge_power=0.7)
+    made = fit_classifiers(support, mask, "cosine", 10.0, "ridge", config, told)
+    plain = fit_classifiers(support, mask, "cosine", 10.0, "ridge", config)
+    assert torch.allclose(made.logits(query)[2:], plain.logits(query)[2:], atol=1e-5)
+    assert not torch.allclose(made.logits(query)[:2], plain.logits(query)[:2], atol=1e-2)
+    for task in range(2):
+        images, asked = (
+            F.normalize(powered(each, 0.7), dim=-1) for each in (support[task, :, 0], query[task])
+        )
+        part = (images @ direction[task]).mean() * direction[task]
+        centre = much * part + (1 - much) * images.mean(0)
+        apart, asked = (F.normalize(each - centre, dim=-1) for each in (images, asked))
+        way = len(apart)
+        target = torch.eye(way) - 1 / way
+        weight = torch.linalg.solve(apart @ apart.T + torch.eye(way), target).T @ apart
+        expected = config.ridge_scale * weight @ asked.T
+        assert torch.allclose(made.logits(query)[task], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("adaptation", ["none", "ridge"])
+def test_auto_alone_takes_it_away_and_at_one_shot_alone(adaptation: str) -> None:
+    def by(rule: Rule, pool: Pool, tasks: Tasks) -> Tensor:
+        return predict_tasks(pool, tasks, [rule], adaptation).probabilities[0]
+
+    pool = replace(remembering(), adaptation=AdaptationConfig(centre_single=1.0))
+    # Images that are familiar, and others.
+    centre, other = directions()[0], directions()[-1]
+    known, strange = (around(each, 90 + i)[:24] for i, each in enumerate((centre, other)))
+    support = torch.cat([known[:15].view(3, 5, 1, -1), strange[:15].view(3, 5, 1, -1)])
+    query = torch.cat([known[15:].view(3, 3, -1), strange[15:].view(3, 3, -1)])
+    members = len(pool.members)
+    one = keep_embeddings(pool, *(x.expand(members, *x.shape) for x in (support, query)))
+    assert familiar(pool, one).tolist() == [True] * 3 + [False] * 3
+    several = embedded_tasks(pool, shot=3, episodes=6)
+    rules = [rule(name, pool) for name in ("base", "auto", "select", "average")]
+    for tasks, changes in ((one, True), (several, False)):
+        together = predict_tasks(pool, tasks, rules, adaptation).probabilities
+        for each, answer in zip(rules, together, strict=True):
+            assert torch.allclose(answer, by(each, pool, tasks), atol=1e-6)
+            plain = by(replace(each, centred=False), pool, tasks)
+            same = torch.allclose(answer, plain, atol=1e-6)
+            assert same == (not changes or each.name != "auto")
+    auto = by(rules[1], pool, one)
+    alone = [by(rules[1], pool, one.part(slice(i, i + 1))) for i in range(6)]
+    assert torch.allclose(torch.cat(alone), auto, atol=1e-6)
+    as_before = replace(pool, adaptation=AdaptationConfig())
+    plain = by(replace(rules[1], centred=False), pool, one)
+    assert torch.equal(by(rules[1], as_before, one), plain)

@@ -50,7 +50,7 @@ def test_by_keyboard_alone(browser: Any, tmp_path: Path) -> None:
             page.keyboard.type(name)
             press("Enter")
             region(page, name).wait_for()
-            assert focused(page) == "New class"
+            until(page, lambda: focused(page) == "New class")
             files = saved(tmp_path / name, *(coloured(name, i) for i in range(3)))
             with page.expect_file_chooser() as asked:
                 reach(f"Add photos of {name}")
@@ -78,7 +78,7 @@ def test_by_keyboard_alone(browser: Any, tmp_path: Path) -> None:
         press("g", "Tab", "Enter")
         region(page, "green").get_by_text("5 examples").wait_for()
         until(page, lambda: answers(page).count() == 1)
-        assert focused(page).startswith("Class of ")  # the next one
+        until(page, lambda: focused(page).startswith("Class of "))  # the next one
 
 
 def test_what_a_screen_reader_hears(browser: Any, tmp_path: Path) -> None:

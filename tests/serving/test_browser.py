@@ -51,14 +51,13 @@ def test_from_the_empty_page_to_the_export(browser: Any, tmp_path: Path) -> None
         page.get_by_text("Nothing yet.").wait_for()
         teach(page, tmp_path, red=3, green=3)
         page.locator("#accuracy").wait_for()  # learning started by itself
-        assert page.locator("#accuracy").inner_text() == "100 %"
+        assert page.locator("#accuracy").text_content() == "100 %"
         new = saved(tmp_path / "new", coloured("red", 80), picture(7))
         choose(page, page.get_by_role("button", name="Choose photos"), new)
         sure = page.locator("#answers > li", has_text="0.png")
         sure.get_by_role("strong").get_by_text("red", exact=True).wait_for()
-        assert answers(page).count() == 2
-        assert sure.locator("meter").count() == 2
-        assert "Answered by" in page.locator("#members").inner_text()
+        until(page, lambda: answers(page).count() == 2 and sure.locator("meter").count() == 2)
+        assert "Answered by" in page.locator("#members").text_content()
 
         # A class of its own, and the wrong answer is dragged to it.
         card = add_class(page, "odd")

@@ -20,7 +20,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from polyshot.serving.memory import resident_bytes
+from polyshot.serving.limits import resident_bytes
 from tests.helpers import coloured
 
 from .conftest import encoded, note, process

@@ -57,7 +57,8 @@ def test_the_camera(browser: Any, tmp_path: Path) -> None:
         dialog.get_by_text("2 photos taken").wait_for()
         dialog.get_by_role("button", name="Close").click()
         card.get_by_text("2 examples").wait_for()
-        assert page.evaluate("document.getElementById('video').srcObject") is None  # it is off
+        source = "document.getElementById('video').srcObject"
+        until(page, lambda: page.evaluate(source) is None)  # it is off
         add_project(page, "another")  # the camera may show the same again, which is known here
         page.locator("#ask-camera").click()
         page.get_by_role("dialog", name="New photos").get_by_role("button", name="Take").click()
@@ -84,7 +85,7 @@ def test_the_clipboard(browser: Any, tmp_path: Path) -> None:
         page.get_by_text("Drop new photos here").click()
         page.keyboard.press("Control+V")
         answers(page).get_by_role("strong").get_by_text("red", exact=True).wait_for()
-        assert page.locator(".class").get_by_text("1 example").count() == 2
+        until(page, lambda: page.locator(".class").get_by_text("1 example").count() == 2)
 
 
 def test_folders(browser: Any, tmp_path: Path) -> None:
@@ -104,7 +105,7 @@ def test_folders(browser: Any, tmp_path: Path) -> None:
         choose(page, page.get_by_role("button", name="Choose a folder"), tmp_path / "photos")
         region(page, "blue").get_by_text("2 examples").wait_for()
         region(page, "red").get_by_text("2 examples").wait_for()  # one of them was blue's
-        assert not page.get_by_role("alert").inner_text()
+        assert not page.get_by_role("alert").text_content()
         drop(page, page.locator("#ask"), tmp_path / "photos" / "blue")
         page.get_by_role("alert").get_by_text("2 of these photos are examples already").wait_for()
         assert answers(page).count() == 0
@@ -118,14 +119,16 @@ def test_none_of_these_and_back(browser: Any, tmp_path: Path) -> None:
         odd = page.locator("#answers > li", has_text="1.png").get_by_role("strong")
         slider = page.get_by_role("slider", name="None of these")
         until(page, slider.is_enabled)
-        assert odd.inner_text() in ("red", "green")
+        # text_content, here and below: inner_text is empty where the page does not paint.
+        until(page, lambda: odd.text_content() in ("red", "green"))
         slider.focus()
         for _ in range(15):
             page.keyboard.press("ArrowRight")
         odd.get_by_text("none of these").wait_for()
-        assert "1 of 2 photos, at 15 % false alarms" in slider.get_attribute("aria-valuetext")
+        said = "1 of 2 photos, at 15 % false alarms"
+        until(page, lambda: slider.get_attribute("aria-valuetext") == said)
         page.keyboard.press("Home")
-        until(page, lambda: odd.inner_text() in ("red", "green"))
+        until(page, lambda: odd.text_content() in ("red", "green"))
         assert slider.get_attribute("aria-valuetext") == "off"
         # An example that is dragged back is none any more.
         region(page, "red").locator("li[data-image]").first.drag_to(page.locator("#ask"))
@@ -142,9 +145,9 @@ def test_several_projects(browser: Any, tmp_path: Path) -> None:
         region(page, "crimson").get_by_text("1 example").wait_for()
         names = [each.get_attribute("data-name") for each in page.locator(".class").all()]
         assert names == ["crimson", "green"]  # it stays where it was
-        assert focused(page) == "Add photos of crimson"
+        until(page, lambda: focused(page) == "Add photos of crimson")
         add_project(page, "second")
-        assert page.locator(".class").count() == 0
+        until(page, lambda: page.locator(".class").count() == 0)
         page.locator("#rename-project").click()
         page.keyboard.type("third")
         page.keyboard.press("Enter")
@@ -156,7 +159,8 @@ def test_several_projects(browser: Any, tmp_path: Path) -> None:
         page.locator("#delete-project").click()
         page.get_by_role("dialog").get_by_role("button", name="OK").click()
         region(page, "crimson").wait_for()
-        assert page.locator("#project option").all_inner_texts() == ["My first project"]
+        projects = page.locator("#project option")
+        until(page, lambda: projects.all_text_contents() == ["My first project"])
         page.get_by_role("button", name="Delete the class green").click()
         page.keyboard.press("Escape")
         assert region(page, "green").count() == 1

@@ -19,11 +19,9 @@ from polyshot.errors import PolyshotError
 from polyshot.serving import batching
 from polyshot.serving.app import make_app
 from polyshot.serving.batching import Batcher
-from polyshot.serving.connections import limited_protocol
 from polyshot.serving.decoding import Decoder
-from polyshot.serving.limits import Limits, RefusedError
-from polyshot.serving.memory import Memory, resident_bytes
-from polyshot.serving.metrics import Metrics
+from polyshot.serving.guard import limited_protocol
+from polyshot.serving.limits import Limits, Memory, Metrics, RefusedError, resident_bytes
 from polyshot.serving.run import check_address, listen_on, opened_at
 from polyshot.serving.service import Service
 from tests.helpers import examples
@@ -272,7 +270,7 @@ def test_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
         has = 10
 
     memory.give_up = give_up
-    monkeypatch.setattr("polyshot.serving.memory.CALM", 0)
+    monkeypatch.setattr("polyshot.serving.limits.CALM", 0)
     with memory.reserve(60), pytest.raises(RefusedError), memory.reserve(60):
         pass
     assert dropped == [50, 10] and memory.taken() == 10

@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis.specs.openapi import checks
 
 from polyshot.serving.app import make_app
 from polyshot.serving.service import Service
@@ -24,6 +22,10 @@ FEW = settings(
 
 
 def test_every_route_answers_as_described(tmp_path: Path) -> None:
+    # Here, and its plugin off (pyproject.toml): every process that collects would pay for them.
+    import schemathesis
+    from schemathesis.specs.openapi import checks
+
     service = Service(tmp_path / "folder", make)
     try:
         schema = schemathesis.openapi.from_asgi("/openapi.json", make_app(service), headers=HOST)

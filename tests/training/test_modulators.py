@@ -1,3 +1,4 @@
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from polyshot.data.augment import Augment, augment
 from polyshot.data.pack import Pack
 from polyshot.data.table import Images
 from polyshot.models.heads import Metric, prepared, prototype_logits, prototypes
+from polyshot.models.modulators import fold
 from polyshot.models.views import normalise
 from polyshot.training.base import initial_base
 from polyshot.training.modulators import (
@@ -18,7 +20,7 @@ from polyshot.training.modulators import (
     choose_strength,
     resampled_gain,
 )
-from polyshot.training.validation import source_sampler, validation_tasks
+from polyshot.training.validation import class_accuracies, source_sampler, validation_tasks
 from tests.helpers import CPU, record_in
 
 
@@ -96,6 +98,24 @@ def chosen(**gains: list[float]) -> float:
     for s, name in ((0.25, "quarter"), (0.5, "half"), (0.75, "most"), (1.0, "full")):
         accuracy[s] = base + torch.tensor(gains.get(name, [-0.1] * 10))
     return choose_strength(accuracy, CLASSES, CANDIDATES, seed=0).value
+
+
+@pytest.mark.parametrize("shots", [(), (1,), (1, 5)])
+def test_strengths_are_compared_with_the_shots_that_are_named(
+    shots: tuple[int, ...], packs: list[Pack], config: Config, tmp_path: Path
+) -> None:
+    own = replace(config.modulator, steps=6, strengths=(0.0, 1.0), strength_shots=shots)
+    step = make(packs, replace(config, modulator=own))
+    step.train(record_in(tmp_path))
+    *_, last = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    base = initial_base(config).eval()
+    tasks = validation_tasks(Images(packs, "val", CPU), config)[1]
+    before, after = (
+        class_accuracies(tasks, network, config.metric, shots).mean()
+        for network in (base, fold(base, step.modulator(), 1.0))
+    )
+    assert before != after
+    assert last["gains"]["1.0"] == pytest.approx(float(after - before), abs=1e-5)
 
 
 def test_a_gain_that_all_classes_share_is_accepted() -> None:

@@ -1,13 +1,20 @@
 import json
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from polyshot.data.pack import Pack
+from polyshot.config import override, preset
+from polyshot.data.pack import Pack, open_packs
 from polyshot.pool.pool import Pool
-from tests.helpers import metrics_of
+from polyshot.training import loop
+from polyshot.training.run import train
+from tests.helpers import in_double, metrics_of
 
 SCRIPT = """
 import os, sys, torch
@@ -22,7 +29,7 @@ update = loop._Loop._update
 
 def watched(self, asked):
     stop = update(self, asked)
-    if len(seen) < 40:  # of the base; the next steps are the first process's alone
+    if len(seen) < 20:  # of the base; the next steps are the first process's alone
         flat = torch.cat([p.detach().flatten() for p in self.parameters])
         every = [torch.empty_like(flat) for _ in range(2)]
         dist.all_gather(every, flat)
@@ -33,12 +40,12 @@ loop._Loop._update = watched
 try:
     main(sys.argv[1:])
 finally:
-    assert seen == [True] * 40, seen
+    assert seen == [True] * 20, seen
 """
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 SETTINGS = [
-    *("size=16", "model.width=4", "base.steps=40", "base.batch=32", "base.warm_up=2"),
-    *("base.learning_rate=0.1", "base.mix=0.0", "base.validate_every=10", "modulator.steps=2"),
+    *("size=16", "model.width=4", "base.steps=20", "base.batch=32", "base.warm_up=2"),
+    *("base.learning_rate=0.1", "base.mix=0.0", "base.validate_every=5", "modulator.steps=2"),
     *("modulator.episodes=1", "modulator.shape.shot=2", "modulator.shape.queries=3"),
     *("shape.shot=2", "shape.queries=3", "selector.steps=4", "selector.tasks=8"),
     "validation_episodes=4",
@@ -70,50 +77,62 @@ def test_two_processes_train_one_base_and_the_rest_is_the_firsts(
 
 
 FOLLOWED = """
-import json, sys, torch
+import json, os, sys, torch
 from pathlib import Path
-from polyshot.config import override, preset
-from polyshot.data.pack import open_packs
-from polyshot.training import loop, parallel
-from polyshot.training.run import train
+from tests.training.test_parallel import followed
 
 torch.set_num_threads(1)
-torch.set_default_dtype(torch.float64)
-packs, out, settings = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
-losses = []
-count = loop._Loop._count
-
-def watched(self, loss, fine):
-    losses.append(float(loss))
-    count(self, loss, fine)
-
-loop._Loop._count = watched
-pool = train(open_packs(packs), override(preset("tiny"), settings), out, "base", "cpu")
-values = pool.base.state_dict()
-sums = {name: float(values[name].double().sum()) for name in values}
-if int(__import__("os").environ.get("RANK", "0")) == 0:
-    (out / "followed.json").write_text(json.dumps({"losses": losses, "sums": sums}))
+found = followed(Path(sys.argv[1]), Path(sys.argv[2]))
+if os.environ["RANK"] == "0":
+    (Path(sys.argv[2]) / "followed.json").write_text(json.dumps(found))
 """
 
 
+def followed(packs: Path, out: Path) -> dict[str, Any]:
+    """Train a base in double precision: its losses, and the sums of its tensors."""
+    losses = []
+    count = loop._Loop._count
+
+    def watched(self: Any, loss: torch.Tensor, fine: Any) -> None:
+        losses.append(float(loss))
+        count(self, loss, fine)
+
+    settings = [*SETTINGS, "base.steps=12", "base.batch=31", "base.mix=0.8"]
+    config = override(preset("tiny"), settings)
+    with pytest.MonkeyPatch.context() as patch, in_double():
+        patch.setattr(loop._Loop, "_count", watched)
+        pool = train(open_packs(packs), config, out, "base", "cpu")
+    values = pool.base.state_dict()
+    return {"losses": losses, "sums": {name: float(values[name].sum()) for name in values}}
+
+
 def test_two_processes_follow_the_loss_of_one_with_the_joint_batch(
-    packs: list[Pack], tmp_path: Path
+    packs: list[Pack], tmp_path: Path, one_thread: None
 ) -> None:
     """Augmented, mixed, normalised by joint statistics, in parts of different size: all the same.
 
     In double precision, so that what is left of a difference is not the rounding of sums.
     """
-    (tmp_path / "script.py").write_text(FOLLOWED)
-    followed = [*SETTINGS, "base.steps=12", "base.batch=31", "base.mix=0.8"]
-    words = [str(tmp_path / "script.py"), str(packs[0].path.parent)]
-    both = [*TORCHRUN, "--nproc-per-node=2", *words, str(tmp_path / "two"), json.dumps(followed)]
-    alone = [sys.executable, *words, str(tmp_path / "one"), json.dumps(followed)]
-    found = []
-    for command, out in ((both, "two"), (alone, "one")):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-        found.append(json.loads((tmp_path / out / "followed.json").read_text()))
-    two, one = found
+    folder = packs[0].path.parent
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    # What torchrun, which the test above has started, would set.
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", FOLLOWED, folder, tmp_path / "two"],
+            env={**os.environ, **group, "RANK": rank, "LOCAL_RANK": rank},
+            cwd=Path(__file__).parents[2],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in ("0", "1")
+    ]
+    one = followed(folder, tmp_path / "one")
+    for child in children:
+        _, errors = child.communicate(timeout=300)
+        assert child.returncode == 0, errors[-3000:]
+    two = json.loads((tmp_path / "two" / "followed.json").read_text())
     assert len(one["losses"]) == 12 and len({round(loss, 3) for loss in one["losses"]}) > 6
     assert two["losses"] == pytest.approx(one["losses"], rel=1e-6)
     assert two["sums"] == pytest.approx(one["sums"], rel=1e-5, abs=1e-5)

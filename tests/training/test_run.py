@@ -1,11 +1,13 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +19,9 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError
 from polyshot.models.resnet import ResNet
 from polyshot.pool.pool import Pool
-from polyshot.training.run import train
+from polyshot.tasks.table import Table
+from polyshot.training import run
+from polyshot.training.run import MOST_KEPT, train
 from polyshot.util.files import read_json
 from tests.helpers import TINY, Interrupt, metrics_of, step_files, toy_packs, until_done, with_base
 
@@ -136,6 +140,40 @@ def test_steps_one_by_one_give_the_same_pool(
     assert step_files(tmp_path) == step_files(whole)
     assert len(pool.scales) == 3
     assert min(pool.scales) > 0
+
+
+def test_the_last_step_embeds_an_image_once_with_each_network(
+    packs: list[Pack], config: Config, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[Table, Any]] = []
+    embed = Table._embed
+
+    def counted(self: Table, network: Any) -> torch.Tensor:
+        made.append((self, network))  # held, so that no other gets its place in memory
+        return embed(self, network)
+
+    monkeypatch.setattr(Table, "_embed", counted)
+    found = {}
+    for most in (MOST_KEPT, 0):
+        out = tmp_path / str(most)
+        shutil.copytree(whole, out)
+        shutil.rmtree(out / "pool")
+        for file in (out / "steps").iterdir():
+            if file.is_file() and file.name != "base.safetensors":
+                file.unlink()
+        made.clear()
+        monkeypatch.setattr(run, "MOST_KEPT", most)
+        pool = train(packs, config, out, "selector", device="cpu")
+        networks = 1 + sum(strength != 0 for strength in pool.strengths.values())
+        parts = 2 * len(packs)
+        pairs = {(id(table), id(network)) for table, network in made}
+        assert (len(made) == len(pairs) == parts * networks) == (most > 0)
+        found[most] = pool
+    once, often = found.values()
+    assert once.scales == pytest.approx(often.scales, rel=1e-3)
+    assert once.selector is not None and often.selector is not None
+    for a, b in zip(once.selector.parameters(), often.selector.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
 
 
 def test_a_step_before_its_time_is_refused(

@@ -1,5 +1,7 @@
 """Episodes that choices are made on, against loops over queries."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -70,6 +72,20 @@ def test_accuracies_of_classes_are_those_of_a_loop(
                 torch.testing.assert_close(logits[e, way, q], scores, atol=1e-4, rtol=1e-4)
                 right += int(scores.argmax()) == way
             assert found[e, way] == pytest.approx(right / shape.queries)
+
+
+def test_accuracies_with_fewer_images_are_those_of_smaller_tasks(
+    packs: list[Pack], config: Config
+) -> None:
+    base = initial_base(config).eval()
+    tasks = validation_tasks(Images(packs, "val", CPU), config)[1]
+    few = [replace(tasks, support=tasks.support[..., :shot]) for shot in (1, 3)]
+    each = [class_accuracies(some, base, "cosine") for some in few]
+    both = class_accuracies(tasks, base, "cosine", (1, 3))
+    assert torch.allclose(both, torch.stack(each).mean(0))
+    assert not torch.equal(each[0], each[1])
+    whole = class_accuracies(tasks, base, "cosine")
+    assert torch.equal(class_accuracies(tasks, base, "cosine", (config.shape.shot,)), whole)
 
 
 def test_episodes_are_of_their_part_and_the_seeds(packs: list[Pack], config: Config) -> None:

@@ -1,6 +1,7 @@
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -143,6 +144,25 @@ def test_an_error_inside_leaves_what_was_there(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "old"
     assert (tmp_path / "folder" / "deep" / "file").is_file()
     assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("step", ["rename", "unlink"])
+def test_ctrl_c_while_a_folder_gets_its_name_leaves_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    done = getattr(Path, step)
+
+    def interrupted(*arguments: object, **options: object) -> object:
+        result = done(*arguments, **options)
+        signal.raise_signal(signal.SIGINT)
+        return result
+
+    with pytest.raises(KeyboardInterrupt), new_folder(tmp_path / "x") as folder:
+        (folder / "a").write_text("whole")
+        monkeypatch.setattr(Path, step, interrupted)
+    monkeypatch.undo()
+    assert [each.name for each in tmp_path.iterdir()] == ["x"]
+    assert (tmp_path / "x" / "a").read_text() == "whole"
 
 
 def test_a_check_sees_what_would_be_replaced_and_can_refuse(tmp_path: Path) -> None:

@@ -15,13 +15,12 @@ from torch import Tensor
 
 from polyshot.classifier.answering import Answering
 from polyshot.classifier.estimate import (
-    Label,
     held_out_probabilities,
     left_out_answers,
     measured_adaptation,
     wilson,
 )
-from polyshot.classifier.examples import Examples
+from polyshot.classifier.examples import Examples, Label
 from polyshot.predict.ensemble import mixed
 from polyshot.tasks import Queries
 from polyshot.util.counter_rng import key

@@ -25,8 +25,7 @@ from polyshot.errors import PolyshotError
 from polyshot.models.backbone import Snapshot, state_hash
 from polyshot.models.foreign import Foreign, ForeignConfig
 from polyshot.models.heads import Metric
-from polyshot.models.loaders import LITE0
-from polyshot.models.rebuilt import can_rebuild
+from polyshot.models.loaders import LITES, can_rebuild
 from polyshot.pool.pool import Pool
 from polyshot.pool.precision import Precision, rounded
 from polyshot.predict import none_of_these
@@ -40,7 +39,8 @@ from polyshot.util.progress import Progress
 
 Kept = Literal["auto", Precision]
 """Precision of what is kept; `auto` leaves pools of ours as they are, rounds networks from
-elsewhere that a file has to hold to half precision, and what is learned to six bits."""
+elsewhere that a file has to hold to half precision (Lite0 to eight bits), and what is learned to
+six."""
 
 
 @dataclass(eq=False)
@@ -223,7 +223,7 @@ def as_kept(pool: Pool, precision: Kept) -> Pool:
         stored = can_rebuild(config)
     if precision == "full" or (precision == "auto" and not (foreign and stored)):
         return pool
-    compact: Precision = "eight" if pool.backbone == LITE0 else "half"  # measured: docs/keep.md
+    compact: Precision = "eight" if pool.backbone in LITES else "half"  # measured: docs/keep.md
     wanted: Precision = compact if precision == "auto" else precision
     base = _rounded(pool.base, wanted) if stored else pool.base
     modulators = pool.modulators

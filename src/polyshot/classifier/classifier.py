@@ -14,10 +14,14 @@ import torch
 
 from polyshot.classifier import saved
 from polyshot.classifier.answering import Kept, as_kept, weigh
-from polyshot.classifier.estimate import Label
 from polyshot.classifier.estimator import Estimator, Pools
-from polyshot.classifier.examples import Examples
-from polyshot.classifier.inputs import check_labels, embedding_length, find_classes
+from polyshot.classifier.examples import (
+    Examples,
+    Label,
+    check_labels,
+    embedding_length,
+    find_classes,
+)
 from polyshot.classifier.onnx import Exported, write_onnx
 from polyshot.classifier.saved import OPTIONS, Saved
 from polyshot.classifier.steps import StepByStep
@@ -73,8 +77,8 @@ class FewShotClassifier(StepByStep, Estimator):
                 19 examples that have another of their class (`polyshot.predict.none_of_these`).
             precision: of the weights, from `fit` on, so that a saved classifier answers as before:
                 `full`, `half`, `eight` or `six` bits; `auto` leaves a pool of ours as it is, rounds
-                networks from elsewhere that the file has to hold (EfficientNet-Lite0) to half
-                precision, and what `pa` and `tsa` learn to six bits.
+                networks from elsewhere that the file has to hold to half precision
+                (EfficientNet-Lite0 to eight bits), and what `pa` and `tsa` learn to six bits.
 
         """
         self.pool = pool

@@ -4,23 +4,25 @@ W classes, S places in the largest, d entries an embedding.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from polyshot.classifier.answering import Answering
-from polyshot.classifier.examples import Examples
+from polyshot.classifier.examples import Examples, Label
 from polyshot.config import AdaptationConfig
 from polyshot.models.heads import Metric
 from polyshot.predict.ensemble import mixed
 from polyshot.predict.predict import Evidence, mix
 from polyshot.predict.readout import fit_classifiers
 from polyshot.predict.rules import Mix
+from polyshot.util import checks
+from polyshot.util.checks import Count, Share
 from polyshot.util.device import one_thread
 
-Label = str | int | float
 CHUNK = 2**24
 """Numbers of the support sets that are learned on at once."""
 LARGEST_WORK = 2**27
@@ -160,3 +162,23 @@ def held_out_probabilities(
             own = float(classifiers.scale[0])
         scored.append((weight, torch.cat(parts).flatten(0, 1), own))
     return mix(scored, mixes).view(*asked.shape, -1)
+
+
+def plain_estimate(estimate: Estimate) -> dict[str, Any]:
+    """Return an estimate as plain data: JSON's keys are text, labels need not be."""
+    per_class = [list(pair) for pair in estimate.per_class.items()]
+    return {**asdict(estimate), "per_class": per_class}
+
+
+def read_estimate(plain: Mapping[str, Any]) -> Estimate:
+    """Read back what `plain_estimate` gave; refuses what cannot be."""
+    made: dict[str, Any] = dict(plain)
+    labels = dict(made["per_class"])
+    made["per_class"] = {
+        label: checks.build(Share, value, "per_class") for label, value in labels.items()
+    }
+    for name in ("accuracy", "half_width", "low", "high"):
+        checks.build(Share, made[name], name)
+    checks.build(Count, made["images"], "images")
+    checks.build(str, made["of"], "of")
+    return Estimate(**made)

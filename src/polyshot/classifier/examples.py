@@ -1,4 +1,4 @@
-"""A classifier's examples, as it keeps them: to learn from again, and to look at.
+"""A classifier's examples: as users hand them in, and as it keeps them, to learn from again.
 
 Embeddings are kept as they are, and images in the sizes of the networks: small ones (`LOSSLESS`)
 without loss, larger ones as good photographs. So whoever goes on from a saved classifier learns
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,13 @@ from PIL import Image, features
 from torch import Tensor
 
 from polyshot.data.images import BadImage, decode
-from polyshot.errors import PolyshotError
+from polyshot.errors import PolyshotError, join_names
 from polyshot.pool.pool import Pool
 from polyshot.tasks import Table, Tasks
+from polyshot.util.checks import BadValueError
 from polyshot.util.device import cores
 
+Label = str | int | float
 LOSSLESS = 96
 """Side length in pixels up to which images are kept without loss, about 9 KB each at 72."""
 QUALITY = 90
@@ -125,3 +128,146 @@ def rows_of(support: Tensor, tasks: Tasks) -> Tensor:
     made = support.new_zeros(tasks.table.count, support.shape[-1], device="cpu")
     made[rows[there]] = support[0].cpu()[there]
     return made
+
+
+def check_labels(labels: Sequence[Label] | None, images: int) -> list[Any]:
+    """Return labels as plain text or numbers, one an image; refuses what is no labelling."""
+    if images == 0:
+        raise BadValueError("There are no images: give at least one of each class.")
+    if labels is None:
+        raise BadValueError("Labels are missing: give one for each image.")
+    listed: list[Any]
+    if hasattr(labels, "__array__") and not isinstance(labels, Tensor):
+        listed = list(np.asarray(labels))
+    elif isinstance(labels, str) or not isinstance(labels, Iterable):
+        listed = [labels]
+    else:
+        listed = list(labels)
+    values = [one.item() if getattr(one, "ndim", None) == 0 else one for one in listed]
+    if len(values) != images:
+        raise BadValueError(
+            f"There are {len(values)} labels for {images} images: give one for each image."
+        )
+    # NaN, a table's empty cell, differs from itself.
+    empty = [
+        i
+        for i, one in enumerate(values)
+        if one is None
+        or (isinstance(one, str) and not one.strip())
+        or (isinstance(one, Real) and one != one)  # noqa: PLR0124
+    ]
+    if empty:
+        raise BadValueError(f"Labels are missing for images[{join_names(map(str, empty))}].")
+    strange = {type(one).__name__ for one in values if not isinstance(one, str | Real)}
+    if strange or len({isinstance(one, str) for one in values}) > 1:
+        what = join_names(sorted(strange)) if strange else "both"
+        raise BadValueError(f"Labels are all text or all numbers, not {what}.")
+    return values
+
+
+def find_classes(labels: Sequence[Any]) -> tuple[NDArray[Any], Tensor]:
+    """Return the sorted classes and each label's place among them; there are at least two."""
+    classes, indices = np.unique(np.asarray(labels), return_inverse=True)
+    if len(classes) < 2:
+        raise BadValueError(
+            f"All images have the label '{classes[0]}', which is one class: give images of at "
+            "least two."
+        )
+    return classes, torch.from_numpy(indices.astype(np.int64))
+
+
+def embedding_length(given: Any) -> int:
+    """Tell the length of embeddings ``[n, d]`` that come without a pool that knows it."""
+    made = _as_tensor(given, "d")
+    if made.ndim != 2:
+        raise BadValueError(
+            f"Embeddings are one array of floats [n, d], not {list(made.shape)}. Reshape your data."
+        )
+    if not made.shape[1]:
+        raise BadValueError(
+            f"Embeddings have 0 feature(s) (shape={tuple(made.shape)}) while a minimum of 1 is "
+            "required."
+        )
+    return made.shape[1]
+
+
+def _as_tensor(given: Any, dim: object) -> Tensor:
+    if hasattr(given, "tocsr"):
+        raise BadValueError(
+            f"Sparse matrices are not supported: give dense embeddings [n, {dim}], .toarray()."
+        )
+    try:
+        if isinstance(given, list | tuple) and given and isinstance(given[0], Tensor):
+            given = torch.stack(list(given))
+        if isinstance(given, Tensor):
+            return given
+        array = np.asarray(given)
+        if array.dtype == object:
+            if not array.ndim:
+                raise TypeError("no rows")
+            array = array.astype(np.float32)
+        return torch.from_numpy(array if array.flags.writeable else array.copy())
+    except (TypeError, ValueError, RuntimeError):  # paths, pictures, rows of many lengths
+        raise BadValueError(
+            f"This pool takes embeddings, one array of floats [n, {dim}], not a "
+            f"{type(given).__name__} of something else."
+        ) from None
+
+
+def check_embeddings(given: Any, dim: int) -> Tensor:
+    """Return embeddings ``[n, d]`` as float32; refuses what are none of this length."""
+    made = _as_tensor(given, dim)
+    made = made.unsqueeze(0) if made.ndim == 1 and len(made) == dim else made
+    if made.is_complex():
+        raise BadValueError(f"Complex data not supported: embeddings are floats [n, {dim}].")
+    if made.ndim != 2 or made.shape[1] != dim or made.dtype == torch.bool:
+        raise BadValueError(
+            f"This pool takes embeddings [n, {dim}], not {list(made.shape)} of "
+            f"{str(made.dtype).removeprefix('torch.')}."
+        )
+    made = made.detach().float()
+    if not len(made):
+        raise BadValueError("There are no embeddings: give at least one.")
+    if strange := (~made.isfinite().all(1)).nonzero().flatten().tolist():
+        raise BadValueError(
+            f"Embeddings are finite numbers, but not those of rows {join_names(strange)} (NaN or "
+            "inf)."
+        )
+    return made
+
+
+def example_tensors(examples: Examples) -> dict[str, Tensor]:
+    """Lay examples out as named tensors."""
+    tensors = {"labels": examples.labels}
+    for i, pool in enumerate(examples.embeddings):
+        for j, embeddings in enumerate(pool):
+            tensors[f"embeddings.{i}.{j}"] = embeddings
+    for size, pictures in examples.images.items():
+        lengths = torch.tensor([len(file) for file in pictures.files])
+        data = torch.frombuffer(bytearray(b"".join(pictures.files)), dtype=torch.uint8)
+        tensors |= {f"images.{size}.lengths": lengths, f"images.{size}.data": data}
+    return tensors
+
+
+def read_examples(
+    names: Sequence[str], sizes: Sequence[int], pools: int, tensors: Mapping[str, Tensor]
+) -> Examples:
+    """Read back what `example_tensors` laid out, for so many pools and images of these sizes."""
+    embeddings: list[list[Tensor]] = []
+    for i in range(pools):
+        own: list[Tensor] = []
+        while (each := tensors.get(f"embeddings.{i}.{len(own)}")) is not None:
+            own.append(each)
+        embeddings.append(own)
+    images = {}
+    for size in sizes:
+        data = tensors[f"images.{size}.data"].numpy().tobytes()
+        ends = tensors[f"images.{size}.lengths"].cumsum(0).tolist()
+        starts = [0, *ends[:-1]]
+        files = [data[start:end] for start, end in zip(starts, ends, strict=True)]
+        images[size] = Pictures(size, files)
+    labels = tensors["labels"]
+    counts = {len(labels), len(names), *(len(e) for own in embeddings for e in own)}
+    if len(counts) != 1:
+        raise ValueError("numbers of examples differ")
+    return Examples(labels, list(names), embeddings, images)

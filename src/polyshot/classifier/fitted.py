@@ -14,8 +14,7 @@ from torch import Tensor
 from polyshot.classifier.answering import Answering, Kept, Say, learn
 from polyshot.classifier.estimate import Estimate, estimate_accuracy
 from polyshot.classifier.estimator import not_fitted
-from polyshot.classifier.examples import Examples, Pictures, rows_of
-from polyshot.classifier.inputs import check_embeddings
+from polyshot.classifier.examples import Examples, Pictures, check_embeddings, rows_of
 from polyshot.data.images import Images, ReadImages, as_list, load_sizes, names_of, read_images
 from polyshot.errors import PolyshotError
 from polyshot.pool.pool import Pool

@@ -8,7 +8,9 @@ from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 
 from polyshot.classifier.classifier import FewShotClassifier
-from polyshot.classifier.estimate import Estimate, Label
+from polyshot.classifier.estimate import Estimate
+from polyshot.classifier.estimator import Pools
+from polyshot.classifier.examples import Label
 from polyshot.classifier.fitted import EMBED
 from polyshot.data.images import (
     BadImage,
@@ -18,7 +20,7 @@ from polyshot.data.images import (
     load_images,
     read_images,
 )
-from polyshot.data.readers.examples import read_queries, read_support
+from polyshot.data.readers.queries import read_queries, read_support
 from polyshot.errors import PolyshotError, join_names
 from polyshot.pool.pool import Pool
 from polyshot.predict.ensemble import AUTO
@@ -104,7 +106,7 @@ class LabelledFiles:
 
 
 def label_files(
-    pool: Pool | Sequence[Pool],
+    pool: Pools,
     support: Path,
     queries: Sequence[Path],
     rule: str = "auto",

@@ -23,9 +23,17 @@ from polyshot.classifier.label import as_csv, label_read
 from polyshot.data.readers.queries import SHARD, Found, Shard, shards
 from polyshot.engines.job import Engine, Resources
 from polyshot.errors import PolyshotError
-from polyshot.util.files import digest, locked_if_free, read_json, write_bytes, write_json
+from polyshot.util.files import (
+    digest,
+    file_system,
+    is_url,
+    locked_if_free,
+    read_json,
+    write_bytes,
+    write_json,
+    write_url,
+)
 from polyshot.util.progress import Progress
-from polyshot.util.urls import file_system, is_url, write_url
 
 BATCH = 128
 """Images that are decoded and classified together."""

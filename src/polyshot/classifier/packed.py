@@ -32,7 +32,7 @@ def pack(fitted: FittedEnsemble, precision: Precision) -> dict[str, Tensor]:
         own = {"shares": one.weights[0]}
         if one.factor is not None:
             own["tempering"] = one.factor
-        for member, consulted in one.members.items():
+        for (member, _), consulted in one.members.items():  # one rule: each once
             own |= _under(f"members.{member}", _pack_read_out(consulted.classifiers, precision))
         for blend in one.blends.values():  # mixed anew from the modulators that are kept
             own |= _under("blend", _pack_read_out(blend.classifiers, precision))
@@ -62,7 +62,7 @@ def _unpack_pool(tensors: Mapping[str, Tensor], pool: Pool, about: FittedTasks) 
     device = pool.device
     weights = tensors["shares"]
     members = {
-        number: Consulted(pool.network(number), None, _unpack_read_out(own, device))
+        (number, False): Consulted(pool.network(number), None, _unpack_read_out(own, device))
         for number, own in _numbered(tensors, "members")
     }
     learned = [_unpack_network(own, pool) for _, own in _numbered(tensors, "learned")]
@@ -81,6 +81,7 @@ def _unpack_pool(tensors: Mapping[str, Tensor], pool: Pool, about: FittedTasks) 
         weights=[weights],
         factor=tensors.get("tempering"),
         members=members,
+        centred=[False] * len(about.mixes),  # read-outs know their centres
         blends=blends,
         learned=[learned] if about.adaptation == "tsa" else [],
     )

@@ -23,20 +23,20 @@ from safetensors import torch as safetensors
 from torch import Tensor
 
 from polyshot.classifier.answering import Answering, Kept, Say
-from polyshot.classifier.estimate import Estimate
-from polyshot.classifier.examples import Examples, Pictures
+from polyshot.classifier.estimate import Estimate, plain_estimate, read_estimate
+from polyshot.classifier.examples import Examples, example_tensors, read_examples
 from polyshot.classifier.packed import unpack
 from polyshot.classifier.saved_pool import PoolAbout, about_pool, pool_weights, read_say
 from polyshot.errors import PolyshotError
 from polyshot.models.foreign import Foreign
-from polyshot.models.rebuilt import can_rebuild
+from polyshot.models.loaders import can_rebuild
 from polyshot.pool.precision import from_stored
 from polyshot.predict.ensemble import FittedEnsemble
 from polyshot.predict.none_of_these import Nearness, Threshold
 from polyshot.predict.predict import FittedTasks
 from polyshot.predict.rules import Mix
 from polyshot.util import __version__, checks
-from polyshot.util.checks import Count, Range, Sha256, Share
+from polyshot.util.checks import Count, Range, Sha256
 from polyshot.util.files import new_file, tensor_bytes
 
 FORMAT = 1
@@ -140,13 +140,13 @@ def _laid_out(saved: Saved) -> tuple[dict[str, Any], dict[str, bytes]]:
         "pools": pools,
         "diverged": bool(answering.fitted.diverged.any()),
         "threshold": None if answering.threshold is None else asdict(answering.threshold),
-        "estimate": None if estimate is None else _plain_estimate(estimate),
+        "estimate": None if estimate is None else plain_estimate(estimate),
         "examples": None if examples is None else examples.names,
         "sizes": [] if examples is None else list(examples.images),
     }
     files = {NETWORKS: _bytes(networks), LEARNED: _bytes(learned)}
     if examples is not None:
-        files[EXAMPLES] = _bytes(_example_tensors(examples))
+        files[EXAMPLES] = _bytes(example_tensors(examples))
     return about, files
 
 
@@ -169,24 +169,6 @@ def _tensors(data: bytes) -> dict[str, Tensor]:
     about = json.loads(data[8 : 8 + length]).get("__metadata__", {})
     tensors = safetensors.load(data)
     tensors |= {name: tensors[one] for name, one in json.loads(about.get(SAME, "{}")).items()}
-    return tensors
-
-
-def _plain_estimate(estimate: Estimate) -> dict[str, Any]:
-    """Return an estimate as plain data: JSON's keys are text, labels need not be."""
-    per_class = [list(pair) for pair in estimate.per_class.items()]
-    return {**asdict(estimate), "per_class": per_class}
-
-
-def _example_tensors(examples: Examples) -> dict[str, Tensor]:
-    tensors = {"labels": examples.labels}
-    for i, pool in enumerate(examples.embeddings):
-        for j, embeddings in enumerate(pool):
-            tensors[f"embeddings.{i}.{j}"] = embeddings
-    for size, pictures in examples.images.items():
-        lengths = torch.tensor([len(file) for file in pictures.files])
-        data = torch.frombuffer(bytearray(b"".join(pictures.files)), dtype=torch.uint8)
-        tensors |= {f"images.{size}.lengths": lengths, f"images.{size}.data": data}
     return tensors
 
 
@@ -231,8 +213,10 @@ def read(source: Path | bytes, device: torch.device | str, backbone: Any, downlo
         answering = _read_answering(about, says, learned)
         examples = None
         if about.examples is not None:
-            examples = _read_examples(about, tensors(EXAMPLES))
-        estimate = None if about.estimate is None else _read_estimate(about.estimate)
+            examples = read_examples(
+                about.examples, about.sizes, len(about.pools), tensors(EXAMPLES)
+            )
+        estimate = None if about.estimate is None else read_estimate(about.estimate)
     except (LookupError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise _damaged(path, f"{type(error).__name__} {error}") from None
     options = {name: getattr(about, name) for name in OPTIONS}
@@ -309,7 +293,7 @@ def _check_shapes(answering: Answering) -> None:
         read_outs += [each.classifiers for each in networks]
         fits &= all(each.weight.shape == (1, way, dim) for each in read_outs)
         # Those that the rule asks, and something in any case.
-        fits &= bool(one.mixes or networks) and max(one.members, default=0) < count
+        fits &= bool(one.mixes or networks) and max(one.members, default=(0, False))[0] < count
     if answering.nearness is not None:
         fits &= all(each.shape[:2] == (1, way) for each in answering.nearness.centres)
     if not fits:
@@ -322,38 +306,3 @@ def _read_classes(about: About) -> NDArray[Any]:
     if len(classes) < 2:
         raise ValueError("there are fewer than two classes")
     return classes
-
-
-def _read_estimate(plain: Mapping[str, Any]) -> Estimate:
-    made: dict[str, Any] = dict(plain)
-    labels = dict(made["per_class"])
-    made["per_class"] = {
-        label: checks.build(Share, value, "per_class") for label, value in labels.items()
-    }
-    for name in ("accuracy", "half_width", "low", "high"):
-        checks.build(Share, made[name], name)
-    checks.build(Count, made["images"], "images")
-    checks.build(str, made["of"], "of")
-    return Estimate(**made)
-
-
-def _read_examples(about: About, tensors: Mapping[str, Tensor]) -> Examples:
-    assert about.examples is not None
-    embeddings: list[list[Tensor]] = []
-    for i in range(len(about.pools)):
-        own: list[Tensor] = []
-        while (each := tensors.get(f"embeddings.{i}.{len(own)}")) is not None:
-            own.append(each)
-        embeddings.append(own)
-    images = {}
-    for size in about.sizes:
-        data = tensors[f"images.{size}.data"].numpy().tobytes()
-        ends = tensors[f"images.{size}.lengths"].cumsum(0).tolist()
-        starts = [0, *ends[:-1]]
-        files = [data[start:end] for start, end in zip(starts, ends, strict=True)]
-        images[size] = Pictures(size, files)
-    labels = tensors["labels"]
-    counts = {len(labels), len(about.examples), *(len(e) for own in embeddings for e in own)}
-    if len(counts) != 1:
-        raise ValueError("numbers of examples differ")
-    return Examples(labels, list(about.examples), embeddings, images)

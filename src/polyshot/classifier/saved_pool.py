@@ -13,8 +13,8 @@ from polyshot.config import AdaptationConfig
 from polyshot.models.backbone import Site, sites_of
 from polyshot.models.foreign import Backbone, Foreign, ForeignConfig
 from polyshot.models.heads import Metric
+from polyshot.models.loaders import can_rebuild, code_of, rebuild
 from polyshot.models.modulators import Kind, read_tensors
-from polyshot.models.rebuilt import can_rebuild, code_of, rebuild
 from polyshot.models.resnet import OURS, ResNetConfig
 from polyshot.models.views import Views
 from polyshot.pool.files import foreign_base, load_state, own_base

@@ -21,10 +21,8 @@ from polyshot.classifier.advice import (
     learning_curve,
     order_to_label,
 )
-from polyshot.classifier.estimate import Label
-from polyshot.classifier.examples import Examples, Pictures
+from polyshot.classifier.examples import Examples, Label, Pictures, check_labels, find_classes
 from polyshot.classifier.fitted import Fitted
-from polyshot.classifier.inputs import check_labels, find_classes
 from polyshot.data.images import Images
 from polyshot.errors import PolyshotError, did_you_mean, join_names
 from polyshot.predict import none_of_these

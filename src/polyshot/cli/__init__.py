@@ -1,10 +1,17 @@
 """The command line: one typed function a command, no logic.
 
-Heavy modules are imported inside the commands, so that ``--help`` answers at once.
+Heavy modules are imported inside the commands, so that ``--help`` answers at once. What
+all commands share is here: errors in one line, and no library's cache in the user's home.
 """
 
 import errno
+import os
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Annotated, NoReturn
 
 import typer
@@ -12,16 +19,14 @@ from typer import Option
 
 from polyshot.cli import experiments
 from polyshot.cli import train as training
-from polyshot.cli.apart import matplotlib_apart
 from polyshot.cli.classify import classify, example, fit
 from polyshot.cli.data import data
 from polyshot.cli.evaluate import evaluate
-from polyshot.cli.export import export
-from polyshot.cli.keep import check, correct, suggest
+from polyshot.cli.keep import check, correct, export, serve, suggest
 from polyshot.cli.pool import pools
-from polyshot.cli.serve import serve
 from polyshot.errors import PolyshotError, is_short_of_memory, one_line
 from polyshot.util import __version__
+from polyshot.util.memory import keep_freed
 
 app = typer.Typer(
     help="Classify images from a handful of examples per class, in any visual domain.",
@@ -46,6 +51,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the program: bad input is one line and exit code 2, Ctrl-C is one and exit code 130."""
     try:
         _check_empty(sys.argv[1:] if arguments is None else arguments)
+        keep_freed()
         with matplotlib_apart():
             app(arguments)
     except PolyshotError as error:
@@ -120,3 +126,39 @@ def doctor() -> None:
     show_table(("what", "", "found"), rows)
     if any(check.verdict == "bad" for check in checks):
         raise PolyshotError("the installation is not complete, see the lines marked 'bad'.")
+
+
+@contextmanager
+def matplotlib_apart() -> Iterator[None]:
+    """Give matplotlib, where a command imports it, a folder that goes when the command ends.
+
+    It would write a list of the system's fonts into the home; ours come along with it.
+    """
+    with ExitStack() as stack:
+        finder = _BeforeMatplotlib(stack)
+        sys.meta_path.insert(0, finder)
+        stack.callback(sys.meta_path.remove, finder)
+        yield
+
+
+class _BeforeMatplotlib(MetaPathFinder):
+    """Finds nothing, but prepares for matplotlib when it is looked for."""
+
+    def __init__(self, stack: ExitStack):
+        self.stack, self.done = stack, False
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        del path, target
+        wanted = fullname in ("matplotlib", "matplotlib.font_manager")
+        if wanted and not self.done and "MPLCONFIGDIR" not in os.environ:
+            from polyshot.util.scratch import scratch_folder
+
+            self.done = True
+            folder = self.stack.enter_context(scratch_folder())
+            os.environ["MPLCONFIGDIR"] = str(folder)
+            os.environ["MPL_IGNORE_SYSTEM_FONTS"] = "1"
+            for name in ("MPLCONFIGDIR", "MPL_IGNORE_SYSTEM_FONTS"):
+                self.stack.callback(os.environ.pop, name, None)
+        return None

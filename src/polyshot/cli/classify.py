@@ -45,7 +45,7 @@ PrecisionName = Annotated[
     str,
     Option(
         help="Bits of weights: full, half, eight or six; auto leaves pools as they are and rounds "
-        "EfficientNet-Lite0 and networks of transformers to half."
+        "EfficientNet-Lite to eight bits and networks of transformers to half."
     ),
 ]
 
@@ -248,7 +248,7 @@ def _label_many(
     """Label any number of images into a folder; returns what was done."""
     from polyshot.classifier.many import label_many
     from polyshot.cli.display import progress
-    from polyshot.engines.choice import chosen_engine
+    from polyshot.engines import chosen_engine
 
     with (
         progress("images") as report,

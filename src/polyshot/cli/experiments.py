@@ -127,12 +127,12 @@ def reproduce(
     Example: polyshot reproduce seen unseen --data packs --preset strong --out grid
     """
     from polyshot.cli.display import progress, show_table
-    from polyshot.engines.choice import chosen_engine
+    from polyshot.engines import chosen_engine
     from polyshot.engines.local import Helper, helped, lost, process_count
     from polyshot.experiments import protocols, run
     from polyshot.experiments.grid_folder import GridFolder
-    from polyshot.experiments.jobs import Request
     from polyshot.experiments.report.paper import size_table
+    from polyshot.experiments.request import Request
 
     wanted = protocols.find_protocols(names)
     if any(protocol.kind == "parameters" for protocol in wanted):
@@ -207,7 +207,7 @@ def tune(
     Example: polyshot tune protonet feat --data packs --preset strong --out grid
     """
     from polyshot.cli.display import progress, show_table
-    from polyshot.engines.choice import chosen_engine
+    from polyshot.engines import chosen_engine
     from polyshot.experiments import tune as tuning
     from polyshot.experiments.grid_folder import GridFolder
     from polyshot.experiments.protocols import configured

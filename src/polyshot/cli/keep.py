@@ -1,4 +1,4 @@
-"""The commands for a classifier that was kept: look at its examples, correct it, ask for more."""
+"""The commands for a classifier that was kept: check, correct, export and serve it."""
 
 from pathlib import Path
 from shlex import quote
@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from polyshot.cli.options import Device, Strict
+from polyshot.cli.options import Device, PoolName, Strict, ViewsName
+from polyshot.errors import PolyshotError
 
 Model = Annotated[Path, Argument(help="A classifier that 'polyshot fit' wrote: birds.polyshot.")]
 
@@ -127,3 +128,77 @@ def correct(
     if loaded.can_estimate:
         typer.echo(loaded.estimate())
     typer.echo(f"wrote {place}: {len(loaded.classes_)} classes")
+
+
+def export(
+    model: Annotated[Path, Argument(help="A classifier that 'polyshot fit' wrote.")],
+    out: Annotated[Path, Argument(help="Where to write it: birds.onnx.")],
+    half: Annotated[
+        bool,
+        Option("--half", help="Let its networks compute in half precision, as GPUs like it."),
+    ] = False,
+) -> None:
+    """Write a classifier as an ONNX file, for programs without Polyshot and without PyTorch.
+
+    ONNX Runtime answers before it is written, and how far it lies from PyTorch is printed. Needs
+    the extra: pip install 'polyshot[onnx]'.
+
+    Example: polyshot export birds.polyshot birds.onnx
+    """
+    from polyshot.classifier.classifier import FewShotClassifier
+    from polyshot.util.files import check_writable
+
+    check_writable(out)
+    loaded = FewShotClassifier.load(model)
+    made = loaded.export(out, half)
+    inputs = ", ".join(f"{name} uint8 [n, {side}, {side}, 3]" for name, side in made.inputs.items())
+    typer.echo(f"wrote {out}: {len(loaded.classes_)} classes, {made.size / 1e6:.1f} MB; {inputs}")
+    typer.echo(made)
+
+
+def serve(
+    model: Annotated[
+        Path | None, Argument(help="A classifier that 'polyshot fit' wrote, to go on from.")
+    ] = None,
+    port: Annotated[int, Option(min=0, max=65535, help="0 takes any that is free.")] = 8000,
+    host: Annotated[str, Option(help="Another address needs a --token.")] = "127.0.0.1",
+    token: Annotated[
+        str | None,
+        Option(envvar="POLYSHOT_TOKEN", help="Who asks must know it: 16 letters or more."),
+    ] = None,
+    folder: Annotated[
+        Path, Option(help="Where projects are kept: images, labels, classifiers.")
+    ] = Path("polyshot-projects"),
+    memory: Annotated[
+        float | None,
+        Option(min=0.5, help="GiB that it may take; 8, or 3/4 of the machine's, if not given."),
+    ] = None,
+    pool: PoolName = "default",
+    views: ViewsName = None,
+    device: Device = None,
+) -> None:
+    """Open a page to teach classifiers by hand and to use them, and serve them over HTTP.
+
+    Example: polyshot serve birds.polyshot
+    """
+    from polyshot.util.device import best_device
+
+    try:
+        from polyshot.serving.limits import GIB, Limits
+        from polyshot.serving.run import check_address
+        from polyshot.serving.run import serve as run
+    except ModuleNotFoundError as error:
+        if error.name not in ("fastapi", "uvicorn", "starlette", "pydantic"):
+            raise
+        raise PolyshotError(
+            f"The page needs {error.name}: pip install 'polyshot[serve]'."
+        ) from None
+    from polyshot.classifier import FewShotClassifier
+    from polyshot.pool.forms import load_pools
+
+    check_address(host, token)
+    pools, form = load_pools(pool, best_device(device), views)
+    if form:
+        typer.echo(f"Form: {form}")
+    limits = Limits() if memory is None else Limits(memory_bytes=int(memory * GIB))
+    run(folder, lambda: FewShotClassifier(pools), host, port, token, model, typer.echo, limits)

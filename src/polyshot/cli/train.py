@@ -65,7 +65,7 @@ def train(
     from polyshot.config import override
     from polyshot.config import preset as look_up
     from polyshot.data.pack import open_packs
-    from polyshot.engines.choice import chosen_engine
+    from polyshot.engines import chosen_engine
     from polyshot.training.jobs import train_by
     from polyshot.training.run import train as run
 

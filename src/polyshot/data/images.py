@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from polyshot.data.heif import NO_HEIF, can_read_heif, is_heif
-from polyshot.data.rgb import to_rgb
+from polyshot.data.rgb import NO_HEIF, can_read_heif, is_heif, to_rgb
 from polyshot.errors import PolyshotError, join_names, one_line
 from polyshot.util.device import cores
 from polyshot.util.progress import Progress

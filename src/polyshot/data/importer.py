@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -35,7 +35,7 @@ from polyshot.data.splits import SMALLEST_PART, read_split_file, split_classes
 from polyshot.errors import PolyshotError, join_names, unknown
 from polyshot.util.checks import check_name
 from polyshot.util.device import cores
-from polyshot.util.files import no_room
+from polyshot.util.files import no_room, undisturbed
 from polyshot.util.progress import Progress
 
 CHUNK = 32
@@ -275,7 +275,7 @@ def map_in_order(
     )
     waiting: deque[Future[Result]] = deque()
     try:
-        with _undisturbed():  # the first task starts all workers
+        with undisturbed():  # the first task starts all workers
             waiting.append(pool.submit(function, *chunks[0]))
         for chunk in chunks[1:]:
             waiting.append(pool.submit(function, *chunk))
@@ -295,22 +295,6 @@ def map_in_order(
     finally:
         with suppress(RuntimeError):  # of a thread that was never started
             pool.shutdown(wait=True, cancel_futures=True)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Hold Ctrl-C back until afterwards: Python loses one that arrives in the middle of a fork."""
-    if threading.current_thread() is not threading.main_thread():  # it does not get signals
-        yield
-        return
-    arrived: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: arrived.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if arrived:
-        signal.raise_signal(signal.SIGINT)
 
 
 def _serve(parent: int) -> None:

@@ -4,9 +4,15 @@ This process, the driver, holds the folder. What a job reads of it travels to th
 content hash, once a machine, and lies there in a folder of its own for this grid; what the job
 writes comes back with what it tells, and is written here, whole, before anybody hears of it. So a
 machine that is lost takes nothing along but the jobs that it was at, which others do again.
+
+Many items go through actors, by Ray Data, in waves, so that this process never holds all of them.
+Each is a block of its own: what a lost actor or machine was at is done again, and nothing else.
 """
 
+import itertools
+import logging
 import os
+import pickle
 import signal
 import threading
 from collections import Counter
@@ -19,10 +25,17 @@ from uuid import uuid4
 import torch
 
 from polyshot.engines.job import Engine, Event, Failed, Job, Resources, Waiting
-from polyshot.engines.ray_cluster import connect, import_ray
-from polyshot.engines.ray_data import stream
-from polyshot.engines.ray_work import Order, Reference, Sent, matching, remove, work
-from polyshot.engines.store import Store
+from polyshot.engines.ray_work import (
+    Order,
+    Reference,
+    Sent,
+    Store,
+    connect,
+    import_ray,
+    matching,
+    remove,
+    work,
+)
 from polyshot.errors import PolyshotError
 from polyshot.util import __version__
 from polyshot.util.files import digest, write_bytes
@@ -235,3 +248,74 @@ def _lost(error: Exception) -> Failed:
         "memory: look at the cluster's logs.",
         str(error),
     )
+
+
+# --- many items, by Ray Data
+
+WAVE = 512
+"""Items that Ray Data is given at once."""
+BEGUN = 2
+"""Items that an actor is given at once, so that the next is there when one is done."""
+
+
+class Worker:
+    """An actor's own worker: made once, asked often."""
+
+    def __init__(self, threads: int, device: str, made: Any):
+        import ray  # noqa: PLC0415 (an extra)
+
+        torch.set_num_threads(threads)
+        make, arguments = ray.get(made)
+        self.work: Callable[[Any], Any] = make(torch.device(device), *arguments)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[bytes]]:
+        """Work on pickled items; an error that a user can mend travels as a result."""
+        results = []
+        for item in batch["item"]:
+            try:
+                made = self.work(pickle.loads(item))  # noqa: S301 (our own, through the cluster)
+                results.append(pickle.dumps(made))
+            except PolyshotError as error:
+                results.append(pickle.dumps(error))
+        return {"result": results}
+
+
+def stream(
+    ray: Any,
+    device: torch.device,
+    make: Callable[..., Callable[[Any], Any]],
+    arguments: tuple[Any, ...],
+    items: Iterable[Any],
+    resources: Resources,
+) -> Iterator[Any]:
+    """Yield a result an item, in the order in which they come."""
+    from ray import data  # noqa: PLC0415 (an extra)
+
+    context = data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)  # progress is the caller's
+    made = ray.put((make, arguments))
+    left = iter(items)
+    while wave := [{"item": pickle.dumps(item)} for item in itertools.islice(left, WAVE)]:
+        workers = max(1, int(ray.cluster_resources().get("CPU", 1) / resources.threads))
+        if resources.gpus:
+            gpus = ray.cluster_resources().get("GPU", 0) / resources.gpus
+            workers = max(1, min(workers, int(gpus)))
+        answered = data.from_items(wave, override_num_blocks=len(wave)).map_batches(
+            Worker,
+            fn_constructor_args=(resources.threads, device.type, made),
+            batch_size=1,
+            num_cpus=resources.threads,
+            num_gpus=resources.gpus or None,
+            compute=data.ActorPoolStrategy(
+                min_size=1,
+                max_size=min(workers, len(wave)),
+                max_tasks_in_flight_per_actor=BEGUN,
+            ),
+        )
+        for row in answered.iter_rows():
+            result = pickle.loads(row["result"])  # noqa: S301 (our own worker's)
+            if isinstance(result, PolyshotError):
+                raise result
+            yield result

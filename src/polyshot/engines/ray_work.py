@@ -1,7 +1,13 @@
-"""What a machine of a Ray cluster does: a job, in a folder of its own, whose files come and go."""
+"""What a machine of a Ray cluster does: a job, in a folder of its own, whose files come and go.
+
+On their way between machines bytes are kept by Ray's object store, or by a path that all reach,
+also a URL of any file system that fsspec knows (s3://, gs://, a shared disk): files lie there by
+their content hash, so that what is the same is there once.
+"""
 
 import fnmatch
 import itertools
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,14 +18,102 @@ from typing import Any, NamedTuple
 import torch
 
 from polyshot.engines.job import Failed, Place
-from polyshot.engines.ray_cluster import import_ray
-from polyshot.engines.store import Store
 from polyshot.errors import PolyshotError
 from polyshot.util import __version__
-from polyshot.util.files import digest, new_folder, read_json, write_bytes
+from polyshot.util.files import digest, file_system, new_folder, read_json, write_bytes, write_url
 
 STAYS = ("*.pt", "*.lock", ".*")
 """Files of a job that do not travel: checkpoints, locks, what is half-written."""
+
+
+def import_ray() -> Any:
+    """Import Ray, without its reports home; a missing extra is one line."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of GPUs hidden
+    try:
+        import ray  # noqa: PLC0415 (an extra)
+        import ray.util.scheduling_strategies  # noqa: PLC0415
+    except ImportError:
+        raise PolyshotError(
+            "The engine 'ray' needs an extra: pip install 'polyshot[ray]', on every machine."
+        ) from None
+    return ray
+
+
+STORE = 256 * 2**20
+"""Bytes of the object store of a cluster that is started here; what is more goes to disk."""
+
+
+def connect(ray: Any, address: str) -> bool:
+    """Join a cluster, or start one here; returns whether it was started, and is ours to stop."""
+    if ray.is_initialized():
+        return False
+    quiet = {"include_dashboard": False, "object_store_memory": STORE} if not address else {}
+    try:
+        ray.init(
+            address=address or "local",
+            log_to_driver=False,
+            logging_level="error",
+            **quiet,
+        )
+    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        where = f"at {address}" if address else "here"
+        raise PolyshotError(f"There is no Ray cluster {where}: {reason}") from None
+    return True
+
+
+class Kept(NamedTuple):
+    """What stands for bytes that a path keeps."""
+
+    content: str
+    """Hash, and name."""
+
+
+class Store:
+    """Keeps bytes until they are asked for; it travels with the jobs."""
+
+    def __init__(self, url: str = ""):
+        self.url = url.rstrip("/")
+        if self.url:
+            file_system(self.url)  # a scheme that nothing is installed for shows at once
+
+    def put(self, data: bytes) -> Any:
+        """Keep bytes for the jobs; returns what stands for them."""
+        if not self.url:
+            import ray  # noqa: PLC0415 (an extra)
+
+            return ray.put(data)
+        kept = Kept(digest(data))
+        system, root = file_system(self.url)
+        try:
+            there = system.exists(f"{root}/{kept.content}")
+        except OSError as error:
+            raise PolyshotError(f"{self.url} cannot be reached: {error}.") from None
+        if not there:
+            write_url(f"{self.url}/{kept.content}", data)
+        return kept
+
+    def hand_over(self, data: bytes) -> Any:
+        """Keep bytes for the driver: with the object store they travel in the answer itself."""
+        return self.put(data) if self.url else data
+
+    def get(self, kept: Any) -> bytes:
+        """Fetch bytes."""
+        if isinstance(kept, bytes):
+            return kept
+        if not isinstance(kept, Kept):
+            import ray  # noqa: PLC0415 (an extra)
+
+            return bytes(ray.get(kept))
+        system, root = file_system(self.url)
+        try:
+            data = bytes(system.cat_file(f"{root}/{kept.content}"))
+        except OSError as error:
+            raise PolyshotError(f"{self.url} cannot be read: {error}.") from None
+        if digest(data) != kept.content:
+            raise PolyshotError(f"{self.url}/{kept.content} is damaged: delete it.")
+        return data
 
 
 class Order(NamedTuple):

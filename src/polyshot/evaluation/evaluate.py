@@ -4,6 +4,7 @@ E episodes, W ways, S shots, Q queries, R rules. There is one evaluator, `measur
 a pool, for rivals and for episodes of any shape.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -87,7 +88,7 @@ def measure(
             return some, predict(some)
 
         for part, (some, answers) in in_parts(len(tasks), step, answer):
-            if not bool(answers.probabilities.isfinite().all()):
+            if not math.isfinite(float(answers.probabilities.sum())):  # one number tells of all
                 raise PolyshotError("The method's probabilities are not finite numbers.")
             sure, ways = (each.cpu() for each in first_choices(answers.probabilities))
             truth = truths[part]

@@ -18,7 +18,8 @@ from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.evaluation.targets import Target
 from polyshot.experiments.grid_folder import Cell, GridFolder
-from polyshot.experiments.jobs import Job, Measure, Request, jobs_of
+from polyshot.experiments.jobs import Job, Measure, jobs_of
+from polyshot.experiments.request import Request
 from polyshot.models.views import Views
 from polyshot.training.training_run import Training, TrainingRun
 from polyshot.util.device import forget, free_memory
@@ -83,6 +84,34 @@ def training_job(
         reads=tuple(f"worlds/{pattern}" for pattern in training.reads()),
         outputs=tuple(f"worlds/{pattern}" for pattern in training.outputs),
         needs=tuple(each.key for each in training.needs),
+        resources=resources,
+    )
+
+
+def fitting_job(
+    key: str,
+    call: Callable[..., Iterator[Any]],
+    arguments: tuple[Any, ...],
+    plan: Plan,
+    world: str,
+    shared: Sequence[Training],
+    resources: engines.Resources,
+    files: tuple[str, ...] = (),
+) -> engines.Job:
+    """Make the job of what is fitted in a world after the trainings that it shares with others.
+
+    Patterns of `files` are those that it leaves beside the world.
+    """
+    own = (f"worlds/{world}/world.json", f"worlds/{world}/rivals/**")
+    needed = [f"worlds/{pattern}" for each in shared for pattern in each.reads()]
+    return engines.Job(
+        key,
+        call,
+        arguments,
+        plan.inputs(),
+        reads=tuple(dict.fromkeys((*own, *needed, *files))),
+        outputs=(*own, *files),
+        needs=tuple(each.key for each in shared),
         resources=resources,
     )
 

@@ -18,9 +18,10 @@ from polyshot.data.pack import Pack
 from polyshot.engines.local import Local
 from polyshot.errors import PolyshotError, join_names
 from polyshot.experiments import bench
-from polyshot.experiments.bench import Bench, Plan, Told, training_job
+from polyshot.experiments.bench import Bench, Plan, Told, fitting_job, training_job
 from polyshot.experiments.grid_folder import Cell, GridFolder
-from polyshot.experiments.jobs import Job, Request
+from polyshot.experiments.jobs import Job
+from polyshot.experiments.request import Request
 from polyshot.util.progress import Progress
 
 BAR = "cells"
@@ -164,22 +165,9 @@ class _Run:
                     known.add(training.key)
                     how = (bench.train, (*self._who(job), training.key))
                     yield None, training_job(training, *how, self.plan, self.resources)
-            world = f"worlds/{job.plan.before.name}"
-            own = (f"{world}/world.json", f"{world}/rivals/**")
-            reads = [f"worlds/{pattern}" for each in shared for pattern in each.reads()]
-            yield (
-                job,
-                engines.Job(
-                    job.lock,
-                    bench.measure,
-                    (*self._who(job), [cell.name for cell in self.open[job]]),
-                    self.plan.inputs(),
-                    reads=tuple(dict.fromkeys((*own, *reads, *job.outputs()))),
-                    outputs=(*own, *job.outputs()),
-                    needs=tuple(each.key for each in shared),
-                    resources=self.resources,
-                ),
-            )
+            asked = (*self._who(job), [cell.name for cell in self.open[job]])
+            where = (self.plan, job.plan.before.name, shared, self.resources, job.outputs())
+            yield job, fitting_job(job.lock, bench.measure, asked, *where)
 
     def _who(self, job: Job) -> tuple[Plan, str, tuple[str, str]]:
         return self.plan, self.key, (job.world, job.name)

@@ -22,9 +22,9 @@ from polyshot.data.pack import Pack
 from polyshot.engines.local import Local
 from polyshot.errors import PolyshotError, join_names
 from polyshot.evaluation.meter import answer
-from polyshot.experiments.bench import Plan, training_job
+from polyshot.experiments.bench import Plan, fitting_job, training_job
 from polyshot.experiments.grid_folder import GridFolder
-from polyshot.experiments.jobs import Request
+from polyshot.experiments.request import Request
 from polyshot.methods.method import Method, Settings, find_methods
 from polyshot.tasks import Tasks
 from polyshot.training.training_run import TrainingRun, settings_mark
@@ -158,19 +158,9 @@ class _Search:
         shared = method.shared(self.world, settings)
         for training in shared:
             yield training_job(training, _train, (*who, training.key), self.plan, self.resources)
-        world = f"worlds/{self.world.name}"
-        own = (f"{world}/world.json", f"{world}/rivals/**")
-        reads = [f"worlds/{pattern}" for each in shared for pattern in each.reads()]
-        yield engines.Job(
-            f"tune-{self.world.name}-{method.name}-{settings_mark(settings)}",
-            _try,
-            who,
-            self.plan.inputs(),
-            reads=tuple(dict.fromkeys((*own, *reads, TUNED))),
-            outputs=own,
-            needs=tuple(each.key for each in shared),
-            resources=self.resources,
-        )
+        key = f"tune-{self.world.name}-{method.name}-{settings_mark(settings)}"
+        made = fitting_job(key, _try, who, self.plan, self.world.name, shared, self.resources)
+        yield replace(made, reads=(*made.reads, TUNED))
 
     def _count(self) -> None:
         self.done += 1

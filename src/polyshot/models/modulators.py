@@ -23,7 +23,7 @@ gradients of its kernels, so this is the fastest way to learn many modulators.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal, get_args
 
@@ -176,6 +176,8 @@ class TaskModulators:
     """``[E, outputs]``: what the layer's result is multiplied by, batch norm included."""
     shifts: Mapping[str, Tensor]
     """``[E, outputs]``: what is added then."""
+    layers: Mapping[str, nn.Module] = field(default_factory=dict)
+    """The base's own layers that are pointwise themselves."""
 
     def rows(self, rows: Tensor) -> "TaskModulators":
         """Return some of the tasks, int64 ``[k]``; tasks may come more than once."""
@@ -183,14 +185,17 @@ class TaskModulators:
             {name: value if len(value) == 1 else value[rows] for name, value in part.items()}
             for part in (self.weights, self.slopes, self.shifts)
         )
-        return TaskModulators(self.sites, weights, slopes, shifts)
+        return replace(self, weights=weights, slopes=slopes, shifts=shifts)
 
     def acts(self, tasks: int) -> dict[str, Act]:
         """Return what happens at the sites to the images of so many tasks, task by task."""
         acts: dict[str, Act] = {}
         for site in self.sites:
-            weight, slope = self.weights.get(site.layer), self.slopes[site.layer]
-            acts[site.layer] = TaskAct(site, tasks, weight, slope, self.shifts[site.layer])
+            name = site.layer
+            acts[name] = TaskAct(
+                *(site, tasks, self.weights.get(name), self.slopes[name], self.shifts[name]),
+                self.layers.get(name),
+            )
         return acts
 
 
@@ -205,13 +210,25 @@ class TaskAct(Act):
     slope: Tensor
     """``[E or 1, outputs]``, batch norm included."""
     shift: Tensor
+    pointwise_layer: nn.Module | None = None
+    """The layer itself, where it is a pointwise map, too."""
 
     def layer(self, own: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """Add each task's pointwise map of the input."""
-        y = own(x)
-        if self.weight is not None:
-            y = y + pointwise(x, self.weight, self.site, self.tasks)
+        if self.weight is None:
+            y = own(x)
+        elif self.pointwise_layer is None or torch.is_autocast_enabled(x.device.type):
+            # A sum of both in half precision would lose what a task has changed a little.
+            y = own(x) + pointwise(x, self.weight, self.site, self.tasks)
+        else:
+            y = self._in_one(self.pointwise_layer, x, self.weight)
         return y if self.site.norm is not None else self._moved(y)
+
+    def _in_one(self, layer: nn.Module, x: Tensor, weight: Tensor) -> Tensor:
+        """Take the sum of the layer's own map and the task's: one product instead of two."""
+        kernel, bias = layer.get_parameter("weight"), layer._parameters["bias"]
+        y = pointwise(x, kernel.view(1, *weight.shape[1:]) + weight, self.site, self.tasks)
+        return y if bias is None else y + by_image(bias[None], y, self.tasks, self.site.axis)
 
     def norm(self, own: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
         """Scale and shift the channels by each task's numbers, batch norm's among them."""
@@ -261,8 +278,8 @@ def task_modulators(
         return result
 
     values = [dict(each.named_parameters()) for each in modulators]
-
     sites = modulators[0].sites if modulators else sites_of(base)
+    layers = {site.layer: base.get_submodule(site.layer) for site in sites if site.pointwise}
     with torch.no_grad():
         for site in sites:
             layer = site.layer
@@ -277,7 +294,7 @@ def task_modulators(
                 scale = of_base + mixed(layer, "scale")
                 slopes[layer] = slope * scale
                 shifts[layer] = shift * scale + mixed(layer, "bias")
-    return TaskModulators(sites, weights, slopes, shifts)
+    return TaskModulators(sites, weights, slopes, shifts, layers)
 
 
 def no_weights(base: nn.Module, sites: Sequence[Site]) -> dict[str, Tensor]:

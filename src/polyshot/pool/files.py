@@ -2,16 +2,15 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import quote
 
 from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor, nn
 
-from polyshot.config import AdaptationConfig
 from polyshot.errors import PolyshotError, join_names, unknown
 from polyshot.models.backbone import sites_of, state_hash
 from polyshot.models.foreign import (
@@ -23,28 +22,19 @@ from polyshot.models.foreign import (
     Given,
     as_module,
 )
-from polyshot.models.heads import Metric
 from polyshot.models.loaders import load_backbone
-from polyshot.models.modulators import Kind, read_tensors
+from polyshot.models.modulators import read_tensors
 from polyshot.models.resnet import OURS, ResNet, ResNetConfig, load_base
 from polyshot.models.selector import MemberAttention, Selector
-from polyshot.models.views import MEAN, STD, Views
-from polyshot.pool.precision import Precision, from_stored, to_exact, to_stored
+from polyshot.models.views import MEAN, STD
+from polyshot.pool.description import FORMAT, Description, SelectorShape
+from polyshot.pool.precision import Precision, from_stored, to_stored
 from polyshot.pool.statistics import from_tensors, to_tensors
 from polyshot.util import __version__, checks
-from polyshot.util.checks import Name, Range, Sha256
 from polyshot.util.files import new_folder, tensor_bytes, write_bytes, write_json, write_text
 
 if TYPE_CHECKING:
     from polyshot.pool.pool import Pool
-
-FORMAT = 5
-"""Version of the layout. A reader refuses a newer one and knows how to read every older one.
-
-2: weights may be 8-bit, a modulator of strength 0 may have no file, and there may be statistics of
-the selector's tasks. 3: an image may be looked at more than once. 4: weights may be 6-bit. 5: the
-base may be from elsewhere, named and not stored, and the maps of modulators of low rank.
-"""
 
 STATISTICS_FILE = "task_statistics.safetensors"
 
@@ -56,8 +46,6 @@ DEVICES = {
     *(f"{port}{number}" for port in ("com", "lpt") for number in range(10)),
 }
 """Names that no file may have on Windows, whatever its ending."""
-
-Width = Annotated[int, Range(1, 32768)]
 
 
 def write_pool(
@@ -118,97 +106,6 @@ def write_pool(
         for name, text in (texts or {}).items():
             write_text(partial / name, text)
         write_json(partial / "pool.json", about | {"files": hashes})
-
-
-@dataclass(frozen=True)
-class SelectorShape:
-    """The selector's layers."""
-
-    inputs: Width
-    hidden: Width
-    outputs: Width
-    unit_input: bool
-
-
-@dataclass(frozen=True)
-class AttentionShape:
-    """The layers of what the rule `urt` asks."""
-
-    inputs: Width
-    heads: Annotated[int, Range(1, 64)]
-    hidden: Width
-
-
-@dataclass(frozen=True)
-class Normalisation:
-    """Of pixels, one number a channel."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Description:
-    """What ``pool.json`` holds; fields with a default are not in files of older formats."""
-
-    architecture: dict[str, Any]
-    size: Annotated[int, Range(8, 4096)]
-    normalisation: Normalisation
-    metric: Metric
-    kind: Kind
-    domains: tuple[Name, ...]
-    strengths: tuple[Annotated[float, Range(-100, 100)], ...]
-    scales: tuple[Annotated[float, Range(-1e6, 1e6)], ...]
-    selector: SelectorShape | None
-    adaptation: AdaptationConfig
-    files: dict[str, Sha256]
-    about: dict[str, Any]
-    urt: AttentionShape | None = None
-    task_statistics: tuple[str, ...] = ()
-    views: Views = "one"
-    query_views: Views | None = None
-
-    def __post_init__(self) -> None:
-        members = len(self.domains) + 1
-        if len(self.scales) != members or len(self.strengths) != members - 1:
-            raise PolyshotError(
-                f"{members} members need as many scales and strengths without the base, not "
-                f"{len(self.scales)} and {len(self.strengths)}"
-            )
-        if len(set(self.domains)) != len(self.domains):
-            raise PolyshotError("domains names one twice")
-        check_history(self.about)
-
-
-@dataclass(frozen=True)
-class Told:
-    """What a step tells of itself, as far as it is read again."""
-
-    strength: Annotated[float, Range(-100, 100)] | None = None
-    validation: Annotated[float, Range(-0.001, 1.001)] | None = None
-    gain: Annotated[float, Range(-1.001, 1.001)] | None = None
-    labels: tuple[float, ...] | None = None
-
-
-HISTORY: dict[str, Any] = {
-    "config": dict[str, Any],
-    "packs": dict[str, str],
-    "steps": dict[str, dict[str, Any]],
-    "added": dict[str, Any],
-    "edited": bool,
-}
-"""What a pool tells of its making, as far as it is read again."""
-
-
-def check_history(about: Mapping[str, Any]) -> None:
-    """Refuse what `HISTORY` and `Told` do not allow; the rest is left alone."""
-    for name, kind in HISTORY.items():
-        if name in about:
-            checks.build(kind, about[name], f"about.{name}")
-    told = {field.name for field in fields(Told)}
-    for step, found in about.get("steps", {}).items():
-        known = {name: value for name, value in found.items() if name in told}
-        checks.build(Told, known, f"about.steps.{step}")
 
 
 def read_pool(path: Path, network: Any = None, download: bool = False) -> dict[str, Any]:
@@ -415,43 +312,3 @@ def load_state(module: nn.Module, tensors: Mapping[str, Tensor], what: str) -> N
             f"({shapes})."
         )
     module.load_state_dict(dict(tensors))
-
-
-def pickled(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Bring a pool's fields into a small form: weights as `to_exact` stores them.
-
-    A base from elsewhere stays as it is.
-    """
-    base = fields["base"]
-    own = isinstance(base, ResNet)
-    return {
-        **fields,
-        "base": _small(base) if own else base,
-        "modulators": {
-            name: (modulator.sites, modulator.kind, _small(modulator))
-            for name, modulator in fields["modulators"].items()
-        },
-    }
-
-
-def unpickled(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Bring back a pool's fields, to the bit."""
-    fields = dict(state)
-    if isinstance(state["config"], ResNetConfig):
-        weights = from_stored(safetensors.load(state["base"]))
-        fields["base"] = _with_weights(ResNet(state["config"]), weights)
-    fields["modulators"] = {}
-    for name, (sites, kind, stored) in state["modulators"].items():
-        tensors = from_stored(safetensors.load(stored))
-        fields["modulators"][name] = _with_weights(read_tensors(sites, kind, tensors), tensors)
-    return fields
-
-
-def _small(module: nn.Module) -> bytes:
-    return tensor_bytes(to_exact(module.state_dict()), {})
-
-
-def _with_weights(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
-    module.to(next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()))
-    module.load_state_dict(dict(tensors))
-    return module

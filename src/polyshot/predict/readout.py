@@ -14,7 +14,12 @@ from polyshot.models.heads import USUAL_SCALE, Metric, prepared, prototypes
 from polyshot.predict.adapt.head import adapt_heads, heads_are_unit
 from polyshot.predict.adapt.pa import learn_maps
 from polyshot.predict.adapt.ridge import powered, ridge_heads
+from polyshot.predict.familiar import Common
 from polyshot.tasks import pick
+
+CENTRED = 0.72
+"""Factor on the scale of cosines that a common direction was taken from: they lie further apart.
+The likeliest on validation classes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,12 +79,15 @@ def fit_classifiers(
     scale: float | Tensor,
     adaptation: str = "none",
     config: AdaptationConfig | None = None,
+    common: Common | None = None,
 ) -> TaskClassifiers:
     """Learn from support sets: raw embeddings ``[E, W, S, d]``.
 
     `mask`, bool ``[E, W, S]``, is True where there is an image; None where shots are even. `metric`
     and `scale` (one or ``[E]``) are of the prototypes' logits. `adaptation` is ``none``
     (prototypes), ``head``, ``ridge`` or ``pa``; `config` says how heads and maps are learned.
+    `common` is what images of a task have in common: single images that are compared by cosine or
+    read out by ridge go without it, as far as `config` says.
     """
     scales = torch.as_tensor(scale, device=support.device, dtype=support.dtype).expand(len(support))
     config = config or AdaptationConfig()
@@ -88,35 +96,62 @@ def fit_classifiers(
         unit = heads_are_unit(config, metric)
         return TaskClassifiers(weight, bias, torch.ones_like(scales), unit)
     if adaptation == "ridge":
-        return by_ridge(support, mask, config)
-    plain = _by_prototypes(support, mask, metric, scales)
+        return by_ridge(support, mask, config, common=common)
+    plain = _by_prototypes(support, mask, metric, scales, common, config.centre_single)
     if adaptation == "pa":
         return _with_maps(plain, support, mask, metric, scales, config)
     return plain
 
 
 def by_ridge(
-    support: Tensor, mask: Tensor | None, config: AdaptationConfig, maps: Tensor | None = None
+    support: Tensor,
+    mask: Tensor | None,
+    config: AdaptationConfig,
+    maps: Tensor | None = None,
+    common: Common | None = None,
 ) -> TaskClassifiers:
-    """Learn heads in closed form, behind maps [E, d, d] where there are any."""
-    seen = support
+    """Learn heads in closed form, behind maps [E, d, d] where there are any.
+
+    The mean of single images is mostly what tells them apart. Where a source says what they have in
+    common, that is their centre instead; on tasks like none of the sources' it would be a guess.
+    """
+    seen, centre = support, None
     if maps is not None:
         seen = F.normalize(support, dim=-1) @ maps.mT.unsqueeze(1)
-    weight, centre = ridge_heads(seen, mask, config.ridge_lambda, config.ridge_power)
+    elif common is not None:
+        unit = F.normalize(powered(support, config.ridge_power), dim=-1)
+        part, single = _in_common(unit, mask, common.direction)
+        mean = prototypes(unit, mask).mean(1, keepdim=True)  # [E, 1, d]
+        known = (single & common.familiar.to(single.device))[:, None, None]
+        centre = mean.lerp(part, config.centre_single).where(known, mean)
+    weight, centre = ridge_heads(seen, mask, config.ridge_lambda, config.ridge_power, centre)
     scale = weight.new_full((len(weight),), config.ridge_scale)
     made = TaskClassifiers(weight, None, scale, unit=True, maps=maps, centre=centre)
     return replace(made, power=config.ridge_power)
 
 
 def _by_prototypes(
-    support: Tensor, mask: Tensor | None, metric: Metric, scale: Tensor
+    support: Tensor,
+    mask: Tensor | None,
+    metric: Metric,
+    scale: Tensor,
+    common: Common | None = None,
+    much: float = 1.0,
 ) -> TaskClassifiers:
-    """Compare queries with prototypes.
+    """Compare queries with prototypes, less so much of a common direction where there is one.
 
     Logits are those of `models.heads.prototype_logits`, less a number a query, which softmax takes
     away: it spares most of the work on tensors of the queries' size.
     """
-    centres = prototypes(prepared(support, metric), mask)  # [E, W, d]
+    ready = prepared(support, metric)
+    if metric == "cosine" and common is not None:
+        centre, single = _in_common(ready, mask, common.direction)
+        centre = much * centre
+        apart = prepared(ready - centre.unsqueeze(2), metric)
+        weight = F.normalize(prototypes(apart, mask), dim=-1)
+        scale = scale.where(~single, (1 - much * (1 - CENTRED)) * scale)
+        return TaskClassifiers(weight, None, scale, unit=True, centre=centre)
+    centres = prototypes(ready, mask)  # [E, W, d]
     if metric == "cosine":
         return TaskClassifiers(F.normalize(centres, dim=-1), None, scale, unit=True)
     origin = centres.mean(1, keepdim=True)  # the embeddings' common mean would eat digits
@@ -124,6 +159,21 @@ def _by_prototypes(
     bias = -apart.square().sum(-1) * scale.unsqueeze(-1)
     weight = 2 * apart * scale[:, None, None]
     return TaskClassifiers(weight, bias, ones, unit=False, origin=origin)
+
+
+def _in_common(unit: Tensor, mask: Tensor | None, direction: Tensor) -> tuple[Tensor, Tensor]:
+    """Measure how much of a direction is in unit embeddings [E, W, S, d], where classes have one.
+
+    Returns the part of the direction [E, 1, d] that they have on average, 0 for tasks some of whose
+    classes have several images, and bool [E], which tasks have not: prototypes of several images
+    lose by it.
+    """
+    there = torch.ones_like(unit[..., 0], dtype=torch.bool) if mask is None else mask
+    single = there.sum(-1).amax(-1) == 1  # [E]
+    direction = direction.to(unit)
+    along = torch.einsum("ewsd,ed->ews", unit, direction).where(there, unit.new_zeros(()))
+    share = along.sum((1, 2)) / there.sum((1, 2)) * single
+    return (share.unsqueeze(-1) * direction).unsqueeze(1), single
 
 
 def _with_maps(

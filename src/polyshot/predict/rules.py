@@ -177,6 +177,8 @@ class Rule:
     mixes: Mix = "probabilities"
     selector: bool = False
     """Whether it asks the selector, perhaps at one shot only."""
+    centred: bool = False
+    """Whether prototypes of single images go without what the nearest source's have in common."""
     check: Callable[[Pool], object] | None = None
     """Refuses a pool that lacks what the rule needs."""
 
@@ -228,8 +230,8 @@ def _given(weights: Tensor, _: Pool, __: Tasks) -> Tensor:
 
 _DOS = "Learning Disparate Modulators (Choi et al., 2019)"
 ABOUT = {
-    "auto": "all members' cosines, by the mean of selector and leave-one-out; on a network from "
-    "elsewhere 'soup'; Polyshot (2026)",
+    "auto": "all members' cosines, by the mean of selector and leave-one-out; at one shot less "
+    "what a source's have in common; on a network from elsewhere 'soup'; Polyshot (2026)",
     "select": f"DoS: the member that the selector chooses; {_DOS}",
     "average": f"DoA: all members, equally; {_DOS}",
     "base": "the base alone; Prototypical Networks (Snell et al., 2017)",
@@ -244,7 +246,7 @@ ABOUT = {
     "soup": "one network, the mean of all members' weights; Model soups (Wortsman et al., 2022)",
 }
 _ALL = (
-    Rule("auto", ABOUT["auto"], automatic, mixes="scores", selector=True),
+    Rule("auto", ABOUT["auto"], automatic, mixes="scores", selector=True, centred=True),
     Rule("select", ABOUT["select"], _select, selector=True, check=Pool.check_selector),
     Rule("average", ABOUT["average"], uniform),
     _single("base", ABOUT["base"], 0),

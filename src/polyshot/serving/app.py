@@ -14,8 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from polyshot.errors import PolyshotError
-from polyshot.serving.asking import asking_routes
-from polyshot.serving.exports import export_routes
+from polyshot.serving.asking import asking_routes, export_routes
 from polyshot.serving.guard import Guard
 from polyshot.serving.limits import RefusedError
 from polyshot.serving.routes import PROBLEMS, project_routes

@@ -1,10 +1,14 @@
-"""The routes of what is learned and answered: fits, predictions, what to label next."""
+"""The routes of what is learned and answered, and of what a user takes away.
+
+Fits, predictions, what to label next; labels, the classifier's file, its ONNX.
+"""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -12,9 +16,9 @@ from fastapi.responses import StreamingResponse
 from polyshot.serving.learning import ENDED, Job
 from polyshot.serving.limits import RefusedError
 from polyshot.serving.routes import PROBLEMS, ProjectId
-from polyshot.serving.schemas import Answers, JobInfo, Problem
+from polyshot.serving.schemas import BODY, Answers, JobInfo, Problem, read_uploads
 from polyshot.serving.service import DOUBTFUL, Service, at_rate, described
-from polyshot.serving.uploads import BODY, read_uploads
+from polyshot.util.scratch import scratch_folder
 
 Rate = Annotated[float | None, Query(gt=0, lt=1)]
 
@@ -133,3 +137,48 @@ def _job(job: Job) -> JobInfo:
 def _members(service: Service, project: str) -> list[dict[str, Any]]:
     report = service.learner.report(project)
     return [] if report is None else list(report["members"])
+
+
+def export_routes(service: Service) -> APIRouter:
+    """Make the routes."""
+    routes = APIRouter(prefix="/api/projects/{project}", responses=PROBLEMS)
+    store, learner = service.store, service.learner
+
+    @routes.get(
+        "/export/{what}",
+        tags=["export"],
+        response_class=Response,
+        responses={200: {"content": {"application/octet-stream": {}, "text/csv": {}}}},
+    )
+    async def export(project: ProjectId, what: str) -> Response:
+        """Download `labels.csv`, `classifier.polyshot` or `classifier.onnx`."""
+        known = await asyncio.to_thread(store.project, project)
+        if what == "labels.csv":
+            text = await service.labels_csv(project)
+            return _download(text.encode(), f"{known.name}.csv", "text/csv; charset=utf-8")
+        if what not in ("classifier.polyshot", "classifier.onnx"):
+            raise RefusedError(
+                404, "There are labels.csv, classifier.polyshot and classifier.onnx to export."
+            )
+        classifier = await asyncio.to_thread(learner.classifier, project)
+        ending = what.rpartition(".")[2]
+
+        def write() -> bytes:
+            with scratch_folder() as folder:
+                path = folder / what
+                if ending == "onnx":
+                    classifier.export(path)
+                else:
+                    classifier.save(path)
+                return path.read_bytes()
+
+        data = await asyncio.to_thread(write)
+        return _download(data, f"{known.name}.{ending}", "application/octet-stream")
+
+    return routes
+
+
+def _download(data: bytes, name: str, kind: str) -> Response:
+    """Return a file that is saved, never shown."""
+    disposition = f"attachment; filename*=UTF-8''{quote(name, safe='')}"
+    return Response(data, media_type=kind, headers={"content-disposition": disposition})

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from polyshot.classifier import FewShotClassifier
 from polyshot.errors import PolyshotError
-from polyshot.serving.limits import RefusedError
-from polyshot.serving.metrics import Metrics
+from polyshot.serving.limits import Metrics, RefusedError
 
 LARGEST = 64
 """Images in a batch; more gain nothing, and the first would wait for the last."""

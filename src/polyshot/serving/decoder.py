@@ -14,8 +14,7 @@ from typing import Any, BinaryIO
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from polyshot.data.heif import NO_HEIF, can_read_heif, is_heif
-from polyshot.data.rgb import to_rgb
+from polyshot.data.rgb import NO_HEIF, can_read_heif, is_heif, to_rgb
 
 SIDE = 512
 """Pixels of the shorter side that are kept: networks look at fewer."""

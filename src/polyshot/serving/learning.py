@@ -17,9 +17,7 @@ from typing import Any, Literal
 
 from polyshot.classifier import FewShotClassifier
 from polyshot.errors import PolyshotError
-from polyshot.serving.limits import RefusedError
-from polyshot.serving.memory import Memory
-from polyshot.serving.metrics import Metrics
+from polyshot.serving.limits import Memory, Metrics, RefusedError
 from polyshot.serving.records import Fit, Kept
 from polyshot.serving.store import Store
 

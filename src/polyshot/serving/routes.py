@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from polyshot.serving.limits import RefusedError
 from polyshot.serving.records import Kept, Picture
 from polyshot.serving.schemas import (
+    BODY,
     ImageInfo,
     Labelled,
     Name,
@@ -15,10 +16,11 @@ from polyshot.serving.schemas import (
     Problem,
     ProjectInfo,
     Refusal,
+    Upload,
     Uploaded,
+    read_uploads,
 )
 from polyshot.serving.service import Service
-from polyshot.serving.uploads import BODY, Upload, read_uploads
 
 PROBLEMS: dict[int | str, dict[str, object]] = {
     code: {"model": Problem} for code in (401, 403, 404, 408, 409, 413, 422, 429, 500, 503, 507)

@@ -15,14 +15,13 @@ from PIL import Image
 from polyshot.classifier import FewShotClassifier
 from polyshot.errors import PolyshotError
 from polyshot.serving.app import make_app
-from polyshot.serving.connections import limited_protocol
 from polyshot.serving.decoder import decode
-from polyshot.serving.guard import LOCAL
+from polyshot.serving.guard import LOCAL, limited_protocol
 from polyshot.serving.learning import findings
 from polyshot.serving.limits import Limits, RefusedError
 from polyshot.serving.records import Picture
+from polyshot.serving.schemas import shown_name
 from polyshot.serving.service import Service
-from polyshot.serving.uploads import shown_name
 from polyshot.util.files import file_digest, locked_if_free
 
 EVERY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (only where a user says so)

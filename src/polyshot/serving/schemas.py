@@ -1,8 +1,17 @@
-"""What the HTTP service takes and gives, as OpenAPI describes it."""
+"""What the HTTP service takes and gives, as OpenAPI describes it.
 
+Images come as multipart, as browsers send files, or as JSON with base64.
+"""
+
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, ValidationError
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from polyshot.serving.limits import Limits, RefusedError
 
 Name = Annotated[str, Field(min_length=1, max_length=100, examples=["cat"])]
 
@@ -133,3 +142,86 @@ class Health(BaseModel):
     version: str
     token: bool
     """Whether a token is needed."""
+
+
+FIELD = "images"
+BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": [FIELD],
+                    "properties": {
+                        FIELD: {
+                            "type": "array",
+                            "minItems": 1,
+                            "items": {"type": "string", "format": "binary"},
+                        }
+                    },
+                }
+            },
+            "application/json": {"schema": {"$ref": "#/components/schemas/EncodedImages"}},
+        },
+    }
+}
+"""For OpenAPI: both forms of a body."""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A file that came with a request."""
+
+    file: str
+    data: bytes
+
+
+async def read_uploads(request: Request, limits: Limits) -> list[Upload]:
+    """Return the images of a request; refuses what holds none, or too many."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        found = await _from_form(request, limits)
+    elif kind == "application/json":
+        found = _from_json(await request.body())
+    else:
+        raise RefusedError(415, "Images come as multipart/form-data, or as JSON with base64.")
+    if not found:
+        raise RefusedError(422, f"There are no images: send files in the field '{FIELD}'.")
+    if len(found) > limits.images_a_request:
+        raise _too_many(limits)
+    return found
+
+
+async def _from_form(request: Request, limits: Limits) -> list[Upload]:
+    try:
+        async with request.form(max_files=limits.images_a_request + 1, max_fields=16) as form:
+            files = [one for one in form.getlist(FIELD) if isinstance(one, UploadFile)]
+            if any((one.size or 0) > limits.image_bytes for one in files):
+                most = limits.image_bytes >> 20
+                raise RefusedError(413, f"An image has at most {most} MiB: make it smaller.")
+            return [Upload(shown_name(one.filename or ""), await one.read()) for one in files]
+    except HTTPException as error:
+        if "too many files" in str(error.detail).lower():
+            raise _too_many(limits) from None
+        raise RefusedError(422, "The form cannot be read: send multipart/form-data.") from None
+
+
+def _from_json(body: bytes) -> list[Upload]:
+    try:
+        made = EncodedImages.model_validate_json(body)
+    except (ValidationError, RecursionError):
+        raise RefusedError(
+            422, 'The JSON is not {"images": [{"data": "<base64>", "file": "name"}]}: mend it.'
+        ) from None
+    return [Upload(shown_name(one.file), one.data) for one in made.images]
+
+
+def _too_many(limits: Limits) -> RefusedError:
+    return RefusedError(413, f"A request has at most {limits.images_a_request} images: send fewer.")
+
+
+def shown_name(name: str) -> str:
+    """Keep the last part of a name, for people; what cannot be shown is left out."""
+    last = name.replace("\\", "/").rpartition("/")[2]
+    return "".join(letter for letter in last if letter.isprintable())[:200]

@@ -18,13 +18,10 @@ from polyshot.predict.none_of_these import NONE
 from polyshot.serving.batching import LARGEST, Answer, Batcher
 from polyshot.serving.decoding import Decoder
 from polyshot.serving.learning import Learner
-from polyshot.serving.limits import Limits, RefusedError
-from polyshot.serving.memory import Memory
-from polyshot.serving.metrics import Metrics
+from polyshot.serving.limits import Limits, Memory, Metrics, RefusedError
 from polyshot.serving.records import Kept, Picture, Project
-from polyshot.serving.schemas import AnswerInfo, ClassInfo, JobInfo, ProjectInfo
+from polyshot.serving.schemas import AnswerInfo, ClassInfo, JobInfo, ProjectInfo, Upload
 from polyshot.serving.store import Store
-from polyshot.serving.uploads import Upload
 
 NEXT = 300
 """Images without a label, the latest, that are answered to say which to label next."""

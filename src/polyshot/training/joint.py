@@ -134,19 +134,20 @@ class JointStep(BaseStep):
 
     def member(self, source: int, best: Best) -> tuple[Modulator, dict[str, Any]]:
         """Return a source's modulator, and its strength, chosen on the validation episodes."""
-        candidates = self.config.modulator.strengths
-        accuracy = {s: self._accuracy(source, s).cpu() for s in {0.0, 1.0, *candidates}}
+        own = self.config.modulator
+        candidates, shots = own.strengths, own.strength_shots
+        accuracy = {s: self._accuracy(source, s, shots).cpu() for s in {0.0, *candidates}}
         classes = self._validation[source].classes
         assert classes is not None
         seed = counter_rng.key("modulator", self.config.seed, source)
         chosen = choose_strength(accuracy, classes, candidates, seed)
-        reached = replace(best, value=float(accuracy[1.0].mean()))
+        reached = replace(best, value=float(self._accuracy(source, 1.0).mean()))
         return self.module.modulators[source], chosen.about(reached)
 
-    def _accuracy(self, source: int, strength: float) -> Tensor:
+    def _accuracy(self, source: int, strength: float, shots: Sequence[int] = ()) -> Tensor:
         """Return the accuracy of a source's member on its validation episodes: [E, W]."""
         network = fold(self.module.base, self.module.modulators[source], strength)
-        return class_accuracies(self._validation[source], network, self.config.metric)
+        return class_accuracies(self._validation[source], network, self.config.metric, shots)
 
 
 def rows_of_sources(sizes: Sequence[int], sampling: float, batch: int) -> list[int]:

@@ -87,7 +87,8 @@ class ModulatorStep(EpisodeStep):
         """Train the modulator and choose its strength, lambda, on the validation episodes."""
         own, name = self.config.modulator, f"{self.name}:strength"
         best = learn(self, Schedule.of(own), record, self.config.seed)
-        measured = {s: self._accuracy(s).cpu() for s in {0.0, *own.strengths}}
+        shots = own.strength_shots
+        measured = {s: self._accuracy(s, shots).cpu() for s in {0.0, *own.strengths}}
         classes = self._validation.classes
         assert classes is not None
         chosen = choose_strength(measured, classes, own.strengths, self._seed)
@@ -107,9 +108,9 @@ class ModulatorStep(EpisodeStep):
         result.load_state_dict({name: value.detach() for name, value in values.items()})
         return result
 
-    def _accuracy(self, strength: float) -> Tensor:
+    def _accuracy(self, strength: float, shots: Sequence[int] = ()) -> Tensor:
         member = fold(self._base, self.modulator(), strength)
-        return class_accuracies(self._validation, member, self.config.metric)
+        return class_accuracies(self._validation, member, self.config.metric, shots)
 
 
 class Member(nn.Module):

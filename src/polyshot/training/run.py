@@ -6,7 +6,8 @@ step in work, ``steps/`` with the results of steps that are done, and the pool.
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -17,7 +18,7 @@ from polyshot.data.table import Images
 from polyshot.errors import PolyshotError, unknown
 from polyshot.pool.pool import Pool
 from polyshot.pool.statistics import to_tensors
-from polyshot.tasks import Tasks
+from polyshot.tasks import Network, Tasks
 from polyshot.training import parallel
 from polyshot.training.base import BaseStep, initial_base, named_base, pool_size
 from polyshot.training.clusters import check_clusters, known_members, write_members
@@ -39,6 +40,9 @@ from polyshot.util.files import locked_if_free, read_json, read_weights, write_j
 from polyshot.util.progress import Progress
 
 STEPS = ("base", "modulators", "selector")
+MOST_KEPT = 2**29
+"""Numbers of the embeddings that step 3 keeps, so that each network embeds an image once; where
+there would be more, it does so each time."""
 
 
 def train(
@@ -171,8 +175,7 @@ class _Run:
         if self.done.trained():
             return
         base = self.done.base
-        train = Images([member.pack for member in self.members], "train", self.device)
-        validation = self._validation(self.config)
+        train, validation = self._images_of_members(), self._validation()
         for i, member in enumerate(self.members):
             file, tasks = self.done.modulator_files[member.name], validation[member.source]
             if not file.exists() and self.only in ("", member.name):
@@ -191,10 +194,10 @@ class _Run:
         if done or parallel.rank() != 0:
             return
         config = self.config
-        tasks, owners = self._selector_tasks(config.selector.tasks)
+        tasks, owners = self._tasks
         members = self._members()
+        checked = members.examples(self._checked, "embed validation")
         learned = members.examples(tasks, "embed training")
-        checked = members.examples(self._validation(config), "embed validation")
         kept = statistics_of(learned, owners, checked, self.names)
         write_weights(self.done.statistics_file, to_tensors(kept), {"sources": list(kept)})
         if self.done.selector_file.exists():  # made by a version that kept no statistics
@@ -211,9 +214,10 @@ class _Run:
             return
         numbers = (1 + len(self.members)) * self.done.base.config.dim
         few, members = fewer_tasks(self.config, numbers), self._members()
-        tasks, _ = self._selector_tasks(few.selector.tasks)
+        tasks = [each.part(slice(few.selector.tasks)) for each in self._tasks[0]]
         train = members.sights(tasks, "embed training for urt")
-        checked = members.sights(self._validation(few), "embed validation for urt")
+        tasks = [each.part(slice(few.validation_episodes)) for each in self._checked]
+        checked = members.sights(tasks, "embed validation for urt")
         step, record = UrtStep(train, checked, self.config), self._record(self.done.urt_file)
         about = step.train(record)
         record.finish(self.done.urt_file, step.module.state_dict(), about)
@@ -270,22 +274,43 @@ class _Run:
         names = [member.name for member in self.members] or self.names
         self.done = Artifacts(self.out, names, self.config, self.device)
 
-    def _selector_tasks(self, count: int) -> tuple[list[Tasks], list[str]]:
-        """Draw tasks of the members' classes, and of whole sources with clusters; also of which."""
-        train = Images([member.pack for member in self.members], "train", self.device)
+    @cached_property
+    def _tasks(self) -> tuple[list[Tasks], list[str]]:
+        """Tasks of the members' classes, and of whole sources with clusters; also of which."""
+        train, count = self._images_of_members(), self.config.selector.tasks
         tasks = selector_tasks(train, self.config, count)
         owners = [self.names[member.source] for member in self.members]
         if mixed := [pack for pack in self.packs if owners.count(pack.domain.name) > 1]:
             whole = Images(mixed, "train", self.device)
             tasks += selector_tasks(whole, self.config, count)
             owners += [pack.domain.name for pack in mixed]
-        return tasks, owners
+        return self._kept(tasks), owners
 
-    def _validation(self, config: Config) -> list[Tasks]:
-        return validation_tasks(Images(self.packs, "val", self.device), config)
+    @cached_property
+    def _checked(self) -> list[Tasks]:
+        """The validation episodes of every source, as the members of step 3 see them."""
+        return self._kept(self._validation())
+
+    def _kept(self, sets: list[Tasks]) -> list[Tasks]:
+        """Let embeddings by the members, which stay as they are, be kept if they are not many."""
+        images = sum(tasks.table.count for tasks in sets)
+        if images * len(set(self._networks)) * self.done.base.config.dim > MOST_KEPT:
+            return sets
+        return [replace(tasks, table=replace(tasks.table, frozen=True)) for tasks in sets]
+
+    def _images_of_members(self) -> Images:
+        return Images([member.pack for member in self.members], "train", self.device)
+
+    def _validation(self) -> list[Tasks]:
+        return validation_tasks(Images(self.packs, "val", self.device), self.config)
+
+    @cached_property
+    def _networks(self) -> Sequence[Network]:
+        """The members' networks once they are trained, the base first."""
+        return self.done.networks()
 
     def _members(self) -> Members:
-        return Members(self.done.networks(), self._scales(), self.config, self.report)
+        return Members(self._networks, self._scales(), self.config, self.report)
 
     def _scales(self) -> list[float]:
         """Find each member's scale by the likelihood of validation episodes, all sources alike."""
@@ -294,9 +319,10 @@ class _Run:
             known = read_json(self.done.scales_file)
             if known["members"] == members:
                 return [float(scale) for scale in known["scales"]]
-        sets = self._validation(self.config)
-        networks, metric = self.done.networks(), self.config.metric
-        found = {net: network_scale(sets, net, metric) for net in set(networks)}
-        scales = [found[net] for net in networks]
+        found = {
+            network: network_scale(self._checked, network, self.config.metric)
+            for network in set(self._networks)
+        }
+        scales = [found[network] for network in self._networks]
         write_json(self.done.scales_file, {"members": members, "scales": scales})
         return scales

@@ -187,7 +187,14 @@ class TrainingRun:
         Runs of several presets share it: its config holds what these networks depend on alone.
         """
         plain, own = Config(), self.config
-        idle = ("kind", "strengths", "channel_learning_rate", "members", "loss_metric")
+        idle = (
+            "kind",
+            "strengths",
+            "strength_shots",
+            "channel_learning_rate",
+            "members",
+            "loss_metric",
+        )
         usual = {name: getattr(plain.modulator, name) for name in idle}
         needed = ("seed", "size", "backbone", "model", "shape", "validation_episodes")
         config = replace(

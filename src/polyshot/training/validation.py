@@ -3,6 +3,8 @@
 E episodes, W ways, S shots, Q queries of each class, d entries an embedding.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -60,9 +62,17 @@ def network_logits(tasks: Tasks, network: Network, metric: Metric) -> Tensor:
     return logits_by_class(*tasks.embedded(network), metric)
 
 
-def class_accuracies(tasks: Tasks, network: Network, metric: Metric) -> Tensor:
-    """Return the share of right answers of each class in each episode: ``[E, W]``."""
-    return hits(network_logits(tasks, network, metric)).mean(-1)
+def class_accuracies(
+    tasks: Tasks, network: Network, metric: Metric, shots: Sequence[int] = ()
+) -> Tensor:
+    """Return the share of right answers of each class in each episode: ``[E, W]``.
+
+    With `shots` it is the mean over so many of the support images of each class, the first ones.
+    """
+    support, query = tasks.embedded(network)
+    looks = [support[:, :, :shot] for shot in shots] or [support]
+    right = [hits(logits_by_class(each, query, metric)).mean(-1) for each in looks]
+    return torch.stack(right).mean(0)
 
 
 def hits(logits: Tensor) -> Tensor:

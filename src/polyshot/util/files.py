@@ -13,6 +13,8 @@ import json
 import os
 import re
 import shutil
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -71,15 +73,16 @@ def new_folder(path: Path, check: Callable[[Path], None] = lambda _: None) -> It
         check(path)
         partial.mkdir()
         yield partial
-        if place.exists():
-            place.rename(old)
-        try:
-            partial.rename(place)
-        except OSError:
-            if old.exists():
-                old.rename(place)
-            raise
-        _remove(old)
+        with undisturbed():
+            if place.exists():
+                place.rename(old)
+            try:
+                partial.rename(place)
+            except OSError:
+                if old.exists():
+                    old.rename(place)
+                raise
+            _remove(old)
 
 
 @contextmanager
@@ -290,10 +293,11 @@ def _alone(path: Path) -> Iterator[tuple[Path, Path]]:
             _remove(partial)
             yield place, partial
         finally:
-            with suppress(OSError):
-                _remove(partial)
-            with suppress(OSError):
-                lock.unlink()  # inside: nobody else has it
+            with undisturbed():
+                with suppress(OSError):
+                    _remove(partial)
+                with suppress(OSError):
+                    lock.unlink()  # inside: nobody else has it
 
 
 def clear_leftovers(folder: Path) -> None:
@@ -308,8 +312,59 @@ def clear_leftovers(folder: Path) -> None:
                     lock.unlink()  # inside: nobody else has it
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Hold Ctrl-C back until afterwards: what is begun here is done to its end.
+
+    Half of a clearing away would leave the other half behind, and Python loses a Ctrl-C that
+    arrives in the middle of a fork.
+    """
+    if threading.current_thread() is not threading.main_thread():  # it does not get signals
+        yield
+        return
+    arrived: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: arrived.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if arrived:
+        signal.raise_signal(signal.SIGINT)
+
+
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+# --- URLs of file systems that fsspec knows: s3://, gs://, file://, ...
+
+
+def is_url(name: str) -> bool:
+    """Tell a URL from a path."""
+    return "://" in name
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL, or of a path, and the path in it."""
+    try:
+        from fsspec.core import url_to_fs  # noqa: PLC0415 (torch brings it along)
+
+        system, path = url_to_fs(url)
+        return system, str(path).rstrip("/")
+    except (ImportError, ValueError) as error:
+        reason = str(error).rstrip(".")
+        raise PolyshotError(f"{url} cannot be reached: {reason}.") from None
+
+
+def write_url(url: str, data: bytes) -> None:
+    """Write a file that appears whole or not at all: under a name beside its own, then renamed."""
+    system, path = file_system(url)
+    try:
+        system.makedirs(path.rpartition("/")[0], exist_ok=True)
+        system.pipe_file(f"{path}.partial", data)
+        system.mv(f"{path}.partial", path)
+    except OSError as error:
+        raise PolyshotError(f"{url} cannot be written: {error.strerror or error}.") from None

@@ -25,31 +25,46 @@ def powered(embeddings: Tensor, power: float) -> Tensor:
 
 
 def ridge_heads(
-    support: Tensor, mask: Tensor | None, penalty: float, power: float = 1.0
+    support: Tensor,
+    mask: Tensor | None,
+    penalty: float,
+    power: float = 1.0,
+    centre: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Solve for a head of each task: weight ``[E, W, d]``, and the centre ``[E, 1, d]``.
 
     `support` are raw embeddings ``[E, W, S, d]``, `mask` is bool ``[E, W, S]``, True where there is
-    an image. Classes count the same, however many images they have.
+    an image. Classes count the same, however many images they have. The centre is the mean of the
+    support set's unit embeddings unless it is given.
     """
     support = powered(support, power)
     if mask is None:
         mask = torch.ones(support.shape[:-1], dtype=torch.bool, device=support.device)
     step = max(1, AT_ONCE // min(support[0, ..., 0].numel(), support.shape[-1]) ** 2)
     with torch.no_grad(), torch.autocast(support.device.type, enabled=False):
-        pairs = zip(torch.split(support, step), torch.split(mask, step), strict=True)
-        parts = [_solve(some, there, penalty) for some, there in pairs]
-    weight, centre = (torch.cat(each) for each in zip(*parts, strict=True))
-    return weight, centre
+        parts = [
+            _solve(
+                support[i : i + step],
+                mask[i : i + step],
+                penalty,
+                None if centre is None else centre[i : i + step],
+            )
+            for i in range(0, len(support), step)
+        ]
+    weight, centres = (torch.cat(each) for each in zip(*parts, strict=True))
+    return weight, centres
 
 
-def _solve(support: Tensor, mask: Tensor, penalty: float) -> tuple[Tensor, Tensor]:
+def _solve(
+    support: Tensor, mask: Tensor, penalty: float, centre: Tensor | None
+) -> tuple[Tensor, Tensor]:
     way, shot, dim = support.shape[1:]
     there = mask.unsqueeze(-1)  # [E, W, S, 1]
     zero = support.new_zeros(())
     unit = F.normalize(support.where(there, zero), dim=-1)
     counts = mask.sum(-1).to(unit)  # [E, W]
-    centre = (unit.sum(2) / counts.unsqueeze(-1)).mean(1, keepdim=True)  # [E, 1, d]
+    if centre is None:
+        centre = (unit.sum(2) / counts.unsqueeze(-1)).mean(1, keepdim=True)  # [E, 1, d]
     apart = F.normalize((unit - centre.unsqueeze(2)).where(there, zero), dim=-1).flatten(1, 2)
     classes = torch.eye(way, dtype=unit.dtype, device=unit.device).repeat_interleave(shot, 0)
     target = (classes - 1 / way) * there.flatten(1, 2)  # [E, N, W]
