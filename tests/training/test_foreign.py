@@ -245,7 +245,7 @@ def test_what_cannot_be_trained_is_refused_before_a_run_is_made(
         override(config, ["joint=true"])
     with pytest.raises(PolyshotError, match="sites are those of a base from elsewhere"):
         override(TINY, ['sites=["layer1*"]'])
-    refused("backbone", replace(config, backbone="efficientnet-lite1"))
+    refused("backbone", replace(config, backbone="efficientnet-lite9"))
     refused("no", replace(config, backbone="transformers:/no/such/folder"))
     refused("No layer of the network", replace(config, sites=("nothing*",)))
     packs = [*packs, toy_packs(tmp_path / "packs", "glyphs", size=20)[0]]
