@@ -70,7 +70,7 @@ def main() -> None:
     sources = sources_of(given.packs, given.sources)
     left = [(others, (pack,)) for pack, others in without(sources, given.leave)]
     others = tuple(open_packs(given.packs, words(given.others))) if given.others else ()
-    worlds = [(tuple(sources), (*sources, *others)), *left]
+    worlds = [(tuple(sources), (*others, *sources)), *left]
     every: dict[tuple[bool, str], Cells] = {}
     for trained, targets in worlds:
         world = world_of(given, trained)
