@@ -33,7 +33,15 @@ NAMES = {
 STAND_INS = {"aircraft": "cars", "ucf101": "actions"}
 """What we have instead of domains of the paper."""
 OWN = {"table": "paper", "run": "paper", "part": "test"}
-"""Rows by the faithful preset."""
+"""Rows by the faithful preset: the training that has all methods but ProtoMAML."""
+SEEDS = {**OWN, "run": "paper-seeds"}
+"""Two more trainings, of which the last has ProtoMAML."""
+ALL = {**OWN, "run": ("paper", "paper-seeds")}
+
+
+def own_rows(method: str) -> tuple[Filter, str]:
+    """Return where the rows of a method are, and the mark of those of another training."""
+    return (SEEDS, " †") if method == "protomaml" else (OWN, "")
 
 
 class Store(Protocol):
@@ -126,11 +134,16 @@ class Beside:
         ours = {(t, place): r for t in targets for place, r in found[t, method].items()}
         mean = compare.accuracy(ours)
         many = f" {half_widths(mean)}" if len(targets) > 1 else ""
-        return f"{percent(mean.value)}{many} ({printed})"
+        return f"{percent(mean.value)}{many} ({printed}){own_rows(method)[1]}"
 
     def _filter(self, method: str, target: str) -> Filter:
         how = {"method": method, "adaptation": "none", "shot": 5, "target": target}
-        return {**OWN, "protocol": self.protocol, "seen": self.table == "seen", **how}
+        return {
+            **own_rows(method)[0],
+            "protocol": self.protocol,
+            "seen": self.table == "seen",
+            **how,
+        }
 
 
 @dataclass(frozen=True)
@@ -150,30 +163,32 @@ class Figure:
             for method in methods
         }
         targets = sorted({t for own in found.values() for each in own.values() for t, _ in each})
-        rows = [[t, *(self._cell(found[m], [t]) for m in methods)] for t in targets]
+        rows = [[t, *(self._cell(found[m], m, [t]) for m in methods)] for t in targets]
         common = [t for t in targets if t in {place[0] for place in found["select"]["none"]}]
         label = "average" if common == targets else "average, those measured of DoS"
-        rows.append([f"**{label}**", *(self._cell(found[m], common) for m in methods)])
+        rows.append([f"**{label}**", *(self._cell(found[m], m, common) for m in methods)])
         return markdown(["", "base", *NAMES.values()], rows)
 
     def _filter(self, method: str, how: str) -> Filter:
         adaptations = ("none",) if how == "none" else ("head", "steps-100")
         return {
-            **OWN,
+            **own_rows(method)[0],
             "protocol": self.protocol,
             "shot": self.shot,
             "method": method,
             "adaptation": adaptations,
         }
 
-    def _cell(self, own: Mapping[str, Mapping[Any, Result]], targets: Sequence[str]) -> str:
+    def _cell(
+        self, own: Mapping[str, Mapping[Any, Result]], method: str, targets: Sequence[str]
+    ) -> str:
         plain, adapted = (
             {place: r for place, r in own[how].items() if place[0] in targets}
             for how in ("none", "adapted")
         )
         if not targets or {t for t, _ in plain} != set(targets):
             return MISSING
-        text = percent(compare.accuracy(plain).value)
+        text = percent(compare.accuracy(plain).value) + own_rows(method)[1]
         gap = compare.difference(adapted, plain) if len(adapted) == len(plain) else None
         return text if gap is None else f"{text} ({gap_text(gap)})"
 
@@ -241,13 +256,43 @@ class Against:
             for ours, kind in columns:
                 # Fine-tune is a head and nothing else, and has the same rows in both tables.
                 its = {"adaptation": "none"} if rival == "finetune" else {}
-                own = {**OWN, "adaptation": self.adaptation}
+                own = {**ALL, "adaptation": self.adaptation}
                 gap = lead(store, own, kind, {"method": ours}, {"method": rival, **its})
                 printed = printed_lead(ours, rival, kind) if plain else ""
                 text = MISSING if gap is None else gap_text(gap)
                 texts.append(f"{text} ({printed})" if printed else text)
             rows.append(texts)
         return markdown(["", *(f"{NAMES[ours]}, {kind}" for ours, kind in columns)], rows)
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """Each training by itself, and all together: eight seen domains, without adaptation."""
+
+    leads: Mapping[str, tuple[Filter, Filter]]
+    """Label -> whose lead, over whom."""
+
+    def lines(self, store: Store) -> list[str]:
+        """Make the table."""
+        rows = []
+        for shot in (5, 1):
+            where = {"protocol": "seen", "seen": True, "shot": shot, "adaptation": "none"}
+            base = by_target(store, {**ALL, **where, "method": "base"})
+            mean = compare.accuracy(base)
+            texts = [percent(value) for _, value in sorted(mean.by_training)]
+            whole = f"{percent(mean.value)} {half_widths(mean)}"
+            rows.append([f"{shot}-shot, base + prototypes", *texts, whole])
+            for label, sides in self.leads.items():
+                gap = lead(store, {**ALL, "shot": shot}, "seen", *sides)
+                assert gap is not None
+                by_seed = dict(gap.by_training)
+                texts = [
+                    signed(by_seed[seed]) if seed in by_seed else MISSING
+                    for seed, _ in sorted(mean.by_training)
+                ]
+                rows.append([f"{shot}-shot, {label}", *texts, gap_text(gap)])
+        seeds = [f"seed {seed}" for seed, _ in sorted(mean.by_training)]
+        return markdown(["", *seeds, "all"], rows)
 
 
 @dataclass(frozen=True)
@@ -413,8 +458,8 @@ RIVALS = ("finetune", "protonet", "feat", "protomaml", "simple-avg")
 SEEN = ("actions", "cars", "cifar100", "flowers", "gtsrb", "imagenet", "omniglot", "plankton")
 BEFORE = "`paper` as it was before"
 RUNS: Mapping[str, Filter] = {
-    "ours, `paper`": OWN,
-    "the same, one shot": {**OWN, "shot": 1},
+    "ours, `paper`": ALL,
+    "the same, one shot": {**ALL, "shot": 1},
     BEFORE: {"table": "rivals", "run": "rivals-paper", "part": "test"},
     "`strong`": {"table": "rivals", "run": "rivals", "part": "test"},
 }
@@ -453,6 +498,15 @@ PAPER_TABLES: Mapping[str, Any] = {
         ],
         RUNS,
     ),
+    "paper-trainings": Trainings(
+        {
+            "DoS - base": ({"method": "select"}, {"method": "base"}),
+            "DoA - base": ({"method": "average"}, {"method": "base"}),
+            "DoS - DoA": ({"method": "select"}, {"method": "average"}),
+            "DoS - ProtoMAML": ({"method": "select"}, {"method": "protomaml"}),
+            "DoS + head - DoS": ({"method": "select", "adaptation": "head"}, {"method": "select"}),
+        }
+    ),
     "paper-against": Against("none"),
     "paper-against-head": Against("head"),
     "paper-leads-sources": Sources(
@@ -477,6 +531,15 @@ PAPER_TABLES: Mapping[str, Any] = {
                 f"{NAMES[method]}, {label}": {"run": run, "protocol": "seen", "method": method}
                 for label, run in (("`paper`", "paper"), (BEFORE, "rivals-paper"))
                 for method in ("select", "select-channel")
+            },
+            **{
+                f"DoS, `paper`, seed {seed}": {
+                    "run": "paper-seeds",
+                    "protocol": "seen",
+                    "method": "select",
+                    "train_seed": seed,
+                }
+                for seed in (1, 2)
             },
             "DoS, `paper`, joint training": {"run": "paper", "protocol": "joint"},
         },

@@ -411,12 +411,17 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
         {**BUDGET, **SEEN_SHOTS},
     ),
     "rivals-budget": Grid(
-        {"table": "rivals", "run": "rivals-budget", "protocol": "seen"},
-        methods("base", "finetune-all", "protonet", "feat", "protomaml", "tadam", "select",
-                **PAPER_NAMES),
-        {**BUDGET, "5-shot": SEEN_SHOTS["5-shot"], "1-shot": SEEN_SHOTS["1-shot"],
-         "5-shot, adapted": SEEN_SHOTS["5-shot, adapted"]},
-        missing="not measured",
+        {"table": "rivals", "run": "strong-now", "train_seed": 1, "protocol": "seen"},
+        {
+            **methods("base", "feat", "select", "auto", **PAPER_NAMES),
+            "protonet †": {"method": "protonet", "run": "rivals-budget", "train_seed": 0},
+        },
+        {**BUDGET, "5-shot": SEEN_SHOTS["5-shot"], "1-shot": SEEN_SHOTS["1-shot"]},
+    ),
+    "strong-now": Grid(
+        {"table": "rivals", "run": "strong-now", "protocol": "seen"},
+        methods("base", "select", "auto", **PAPER_NAMES),
+        {"5-shot": SEEN_SHOTS["5-shot"], "1-shot": SEEN_SHOTS["1-shot"]},
     ),
     "rivals-unseen": unseen("gtsrb", "cars", "plankton", "flowers", "dtd"),
     **{f"rivals-{name}": unseen(name) for name in ("gtsrb", "cars", "plankton", "flowers", "dtd")},
@@ -494,14 +499,21 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
     "choose-elsewhere": Grid(
         {"table": "choices", "run": "choose-elsewhere", "shot": 5, "method": "auto"},
         {
-            f"auto + tsa, rate {rate:g}, share {share:g}": tsa(rate=rate, share=share)
-            for rate in (0.1, 0.2, 0.5, 1.0)
-            for share in (0.3, 1.0)
+            **{
+                f"rate {rate:g}, share {share:g}": tsa(rate=rate, share=share, turns=1, apart=1)
+                for rate in (0.05, 0.1, 0.2, 0.5, 1.0)
+                for share in (0.3, 1.0)
+            },
+            "rate 0.5, share 0.3, whole images": tsa(rate=0.5, share=0.3, turns=0, apart=1),
+            "rate 0.5, share 0.3, with itself": tsa(rate=0.5, share=0.3, turns=1, apart=0),
         },
-        {"actions, left out": {"target": "actions"}, "four seen": {"seen": True}},
+        {
+            **{name: {"target": name} for name in ("actions", "cifar100", "flowers")},
+            "mean": {},
+        },
         show="difference",
         bold="",
-        corner="validation classes, 5-shot, 80 episodes each",
+        corner="auto + tsa, validation classes, 5-shot, 100 episodes each",
     ),
     "calibration": Grid(
         {"shot": 5, "table": "seeds"},
