@@ -26,6 +26,7 @@ from polyshot.predict.adapt.tsa import Networks, learn_own_networks, learning_si
 from polyshot.predict.own_networks import blended
 from polyshot.predict.predict import inverse_temperature, predict_tasks
 from polyshot.predict.rules import by_selector, rule, uniform
+from polyshot.tasks import Tasks
 from tests.helpers import (
     SIZE,
     answers,
@@ -451,9 +452,47 @@ def test_the_soup_is_one_network_for_all_tasks_while_the_pool_stays() -> None:
     one, other = (own_networks.blend_networks(pool, tasks, weights, "none") for _ in range(2))
     assert one.common is not None and one.common is other.common
     single = own_networks.blend_networks(pool, tasks.part(slice(0, 1)), weights[:1], "none")
-    assert single.common is None  # the only task's own, as every classifier has it
+    assert single.common is one.common  # a classifier's examples are a batch of one
     weaker = replace(pool, strengths=dict.fromkeys(pool.strengths, 0.5))
     assert own_networks.blend_networks(weaker, tasks, weights, "none").common is not one.common
+
+
+@pytest.mark.parametrize("name", ["blend", "soup", "base"])
+def test_images_of_a_single_task_are_embedded_once_and_no_others(name: str) -> None:
+    pool, drawn = shared_pool("conv1x1", "cosine"), random_tasks()
+    if name == "base":  # without modulators it is asked as a member and as a blend
+        pool = replace(pool, modulators={}, strengths={}, scales=pool.scales[:1], selector=None)
+    counted: list[int] = []
+    table = drawn.table
+
+    def take(positions: Tensor) -> Tensor:
+        counted.extend(positions.tolist())
+        assert table.take is not None
+        return table.take(positions)
+
+    weights = torch.full((1, len(pool.members)), 1 / len(pool.members))
+    if name == "blend":
+        weights = F.normalize(torch.arange(1.0, weights.shape[1] + 1).unsqueeze(0), p=1)
+    alone = replace(drawn, table=replace(table, take=take)).part(slice(1, 2))
+    own_networks.blend_networks(pool, alone, weights, "none")
+    wanted = alone.support.flatten().tolist()
+    # One look more is at how large images are.
+    assert sorted(set(counted)) == wanted and len(counted) == len(wanted) + 1
+
+    counted.clear()
+    first = replace(table, take=take, count=12)
+    labels = torch.arange(4).repeat_interleave(3)
+    examples = Tasks.of_examples(first, labels)
+    if name == "base":
+        examples.support_of(pool.network(0))
+    networks = own_networks.blend_networks(pool, examples, weights, "ridge")
+    seen = own_networks.support_embeddings(networks, examples)
+    assert sorted(set(counted)) == list(range(12)) and len(counted) == 12 + 1
+    walked = own_networks.embed_own(
+        *(pool.base, networks.modulators, own_networks.flat_support(examples)),
+        *(networks.rows, "one"),
+    )
+    torch.testing.assert_close(seen.flatten(1, 2), walked, rtol=1e-4, atol=1e-4)
 
 
 def test_auto_is_the_soup_on_a_network_from_elsewhere_with_modulators() -> None:

@@ -46,11 +46,11 @@ class OwnNetworks:
 
     def logits(self, queries: Queries) -> Tensor:
         """Classify the queries of the tasks `rows`: ``[k, W, Q]``."""
-        if self.common is not None:
-            embeddings = queries.query_of(self.common, self.rows)
-        elif len(self.rows) == 1:  # as a plain network it is twice as fast
+        if len(self.rows) == 1:  # as a plain network it is twice as fast
             # Nobody else asks this network: the table's other images are left alone.
             embeddings = queries.of_task(self.rows).query_of(self.folded)
+        elif self.common is not None:
+            embeddings = queries.query_of(self.common, self.rows)
         else:
             images, views = queries.query_images, queries.table.views
             embeddings = embed_own(self.base, self.modulators, images, self.rows, views)
@@ -76,15 +76,11 @@ def blended_scale(pool: Pool, weights: Tensor) -> Tensor:
 
 def blend_networks(pool: Pool, tasks: Tasks, weights: Tensor, adaptation: str) -> OwnNetworks:
     """Give each task its blend; `adaptation` is one on embeddings: none, head, ridge or pa."""
-    same = len(weights) > 1 and bool((weights == weights[:1]).all())
+    same = bool((weights == weights[:1]).all())
     common = _common(pool, weights) if same else None
     modulators = blended(pool, weights if common is None else weights[:1])
     rows = torch.arange(len(tasks), device=pool.device)
-    if common is None:
-        flat = embed_own(pool.base, modulators, flat_support(tasks), rows, tasks.table.views)
-        support = flat.view(*tasks.support.shape, -1)
-    else:
-        support = tasks.support_of(common)
+    support = _support(pool.base, modulators, common, tasks, rows)
     classifiers = fit_classifiers(
         *(support, tasks.mask, pool.metric, blended_scale(pool, weights)),
         *(adaptation, pool.adaptation),
@@ -95,6 +91,8 @@ def blend_networks(pool: Pool, tasks: Tasks, weights: Tensor, adaptation: str) -
 
 def _common(pool: Pool, weights: Tensor) -> nn.Module:
     """Return the blend of tasks with the same weights [E, M]: one object while the pool stays."""
+    if not pool.modulators:
+        return pool.network(0)  # which has embedded the images already, or will
     shares, of = tuple(weights[0].tolist()), (*pool.modulators.values(), *pool.strengths.values())
     known = _COMMON.get(pool.base)
     if known is None or known[0] != (shares, of) or not known[1].holds():
@@ -140,11 +138,20 @@ def embed_own(
 
 def support_embeddings(networks: OwnNetworks, tasks: Tasks) -> Tensor:
     """Embed the support sets of the tasks `rows` by their own networks: raw ``[k, W, S, d]``."""
-    if networks.common is not None:
-        return tasks.support_of(networks.common, networks.rows)
-    images = flat_support(tasks)
-    flat = embed_own(networks.base, networks.modulators, images, networks.rows, tasks.table.views)
-    return flat.view(len(networks.rows), tasks.way, tasks.shot, -1)
+    return _support(networks.base, networks.modulators, networks.common, tasks, networks.rows)
+
+
+def _support(
+    base: nn.Module,
+    modulators: TaskModulators,
+    common: nn.Module | None,
+    tasks: Tasks,
+    rows: Tensor,
+) -> Tensor:
+    if common is None:
+        flat = embed_own(base, modulators, flat_support(tasks), rows, tasks.table.views)
+        return flat.view(len(rows), tasks.way, tasks.shot, -1)
+    return tasks.support_alone(common, rows) if len(rows) == 1 else tasks.support_of(common, rows)
 
 
 def tasks_at_once(base: nn.Module, images: int, side: int, device: torch.device) -> int:

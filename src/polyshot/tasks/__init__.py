@@ -188,6 +188,11 @@ class Tasks(Queries):
         """Embed support sets with a network, of all tasks or of some: raw ``[E, W, S, d]``."""
         return _gather(self.table.embed(network), self._positions, rows)
 
+    def support_alone(self, network: Network, row: Tensor) -> Tensor:
+        """Embed the support set of the task ``[1]``, no other image: raw ``[1, W, S, d]``."""
+        only = Queries(self.table, self._positions.flatten(1)).of_task(row)
+        return only.query_of(network).view(1, *self.support.shape[1:], -1)
+
     def embedded(self, network: Network) -> tuple[Tensor, Tensor]:
         """Embed with a network: support ``[E, W, S, d]`` and query ``[E, Q, d]``, raw."""
         table = self.table.embed(network)  # once, also where it is not kept
