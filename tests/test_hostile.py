@@ -118,7 +118,7 @@ def test_how_a_command_ended(code: int | None, err: str, kind: str) -> None:
 
 def test_a_slice_of_the_campaign(tmp_path: Path) -> None:
     parts = "images,folders,parquet,packs,classifiers,requests,kill-train"
-    options = ["--only", parts, "--trials", "2", "--folder", str(tmp_path), "--jobs", "1"]
+    options = ["--only", parts, "--trials", "1", "--folder", str(tmp_path), "--jobs", "1"]
     done = subprocess.run(
         [sys.executable, "-m", "tests.hostile", *options],
         cwd=ROOT,
@@ -127,4 +127,4 @@ def test_a_slice_of_the_campaign(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "| **all** | 14 |" in done.stdout
+    assert "| **all** | 7 |" in done.stdout

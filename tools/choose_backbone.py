@@ -6,12 +6,15 @@
 
 A try is a rule, an adaptation, and fields of `AdaptationConfig`. Writes one result a cell, with the
 fields as its note, and prints means over the targets: accuracy, the loss, and the factor on the
-logits at which the loss is least. With --probabilities FOLDER it keeps the answers, `[E, Q, W]` of
-each cell, and the losses on left-out support images, so that ensembles can be tried without a GPU.
+logits at which the loss is least. What was learned may look at queries in several ways, as
+``--query-views one,three``: a cell each. With --probabilities FOLDER it keeps the answers,
+`[E, Q, W]` of each cell, and the losses on left-out support images, so that ensembles can be tried
+without a GPU.
 """
 
 import argparse
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +27,7 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.evaluation.evaluate import Measured, describe
 from polyshot.evaluation.results import append_results
 from polyshot.evaluation.targets import Target
+from polyshot.models.views import Views
 from polyshot.pool.pool import Pool
 from polyshot.predict.ensemble import left_out_loss
 from polyshot.predict.predict import Answers, fit_tasks
@@ -47,7 +51,7 @@ def main() -> None:
     parser.add_argument("--part", default="val")
     parser.add_argument("--shots", default="1,5")
     parser.add_argument("--views", default="")
-    parser.add_argument("--query-views", default="")
+    parser.add_argument("--query-views", default="", help="of --views, unless given")
     parser.add_argument("--episodes", type=int, default=300)
     parser.add_argument("--learned", type=int, default=60, help="episodes where tsa learns")
     parser.add_argument("--seed", type=int, default=1)
@@ -56,7 +60,7 @@ def main() -> None:
     given = parser.parse_args()
     keep_freed()
     pool = Pool.named(given.pool, best_device()).with_views(given.views or None)
-    pool = replace(pool, query_views=given.query_views or None)
+    looks = given.query_views.split(",") if given.query_views else [pool.query_views or pool.views]
     shapes = [EpisodeShape(5, int(shot), 10) for shot in given.shots.split(",")]
     found: dict[tuple[int, str], list[tuple[float, list[float]]]] = defaultdict(list)
     for pack in open_packs(given.packs, given.targets.split(",")):
@@ -66,8 +70,9 @@ def main() -> None:
         )
         for shape in shapes:
             for words in given.tries:
-                accuracy, losses = tried(pool, pack, target, shape, words, given)
-                found[shape.shot, words].append((accuracy, losses))
+                cells = tried(pool, pack, target, shape, words, looks, given)
+                for views, cell in zip(looks, cells, strict=True):
+                    found[shape.shot, f"{words}; {views}"].append(cell)
     for (shot, words), cells in found.items():
         losses = np.mean([each for _, each in cells], 0)
         best = int(losses.argmin())
@@ -86,9 +91,10 @@ def tried(
     target: Target,
     shape: EpisodeShape,
     words: str,
+    looks: Sequence[Views],
     given: argparse.Namespace,
-) -> tuple[float, list[float]]:
-    """Measure one cell: mean accuracy, and the loss at each factor."""
+) -> list[tuple[float, list[float]]]:
+    """Measure one cell for each way to look at queries: mean accuracy, the loss at each factor."""
     name, adaptation, *options = words.split()
     config = pool.adaptation
     for option in options:
@@ -97,21 +103,27 @@ def tried(
     own = replace(pool, adaptation=config)
     count = given.learned if adaptation == "tsa" else given.episodes
     tasks = target.tasks(shape, min(count, given.episodes))
-    parts, losses = [], []
+    parts: list[list[Answers]] = [[] for _ in looks]
+    losses = []
     for part in tasks.chunks(100):
         fitted = fit_tasks(own, part, [rule(name, own)], adaptation)
-        queries = part.viewed(own.query_views or own.views)
-        parts.append(Answers(fitted.probabilities(queries), fitted.diverged))
+        for views, some in zip(looks, parts, strict=True):
+            answered = fitted.probabilities(part.viewed(views))
+            some.append(Answers(answered, fitted.diverged))
         losses.append(left_out_loss(own, part, fitted))
-    answers = torch.cat([part.probabilities for part in parts], 1).cpu()  # [1, E, Q, W]
-    diverged = torch.cat([part.diverged for part in parts], 1)
-    truth = tasks.truth.cpu()
-    sure, ways = answers.max(-1)
-    measured = Measured(ways == truth, sure, truth >= 0, diverged)
-    result = describe(target, shape, measured, 0, name, adaptation, own.hash, None)
-    notes = filter(None, (given.pool, pool.views, " ".join(options), result.note))
-    append_results(given.out, [replace(result, note="; ".join(notes))])
-    if given.probabilities:
+    cells = []
+    for views, some in zip(looks, parts, strict=True):
+        answers = torch.cat([part.probabilities for part in some], 1).cpu()  # [1, E, Q, W]
+        diverged = torch.cat([part.diverged for part in some], 1)
+        truth = tasks.truth.cpu()
+        sure, ways = answers.max(-1)
+        measured = Measured(ways == truth, sure, truth >= 0, diverged)
+        result = describe(target, shape, measured, 0, name, adaptation, own.hash, None)
+        seen = f"queries by views {views}" * (views != own.views)
+        notes = filter(None, (given.pool, pool.views, seen, " ".join(options), result.note))
+        append_results(given.out, [replace(result, note="; ".join(notes))])
+        cells.append((result.mean, losses_at(answers[0], truth)))
+    if given.probabilities:  # of the last way to look
         given.probabilities.mkdir(parents=True, exist_ok=True)
         file = f"{pack.domain.name}-{shape.shot}-{words.replace(' ', '_').replace('/', '')}.npz"
         np.savez_compressed(
@@ -120,7 +132,7 @@ def tried(
             truth=truth.numpy().astype(np.int8),
             left_out=torch.cat(losses).numpy(),
         )
-    return result.mean, losses_at(answers[0], truth)
+    return cells
 
 
 def losses_at(answers: Tensor, truth: Tensor) -> list[float]:

@@ -51,6 +51,7 @@ class Store:
     folder: Path
     tables: dict[str, list[Result]] = field(default_factory=dict)
     others: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    having: dict[tuple[str, str, str], frozenset[int]] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     """Runs whose rows were taken since it was emptied."""
 
@@ -66,11 +67,19 @@ class Store:
         if name not in self.tables:
             there = file.exists() or name not in OPTIONAL
             self.tables[name] = read_results(file) if there else []
-        found = self.tables[name]
-        for key, value in wanted.items():
-            if key != "table":
-                found = [result for result in found if _has(result, key, value)]
-        return found
+        rows = self.tables[name]
+        places = [self._places(name, key, wanted[key]) for key in wanted if key != "table"]
+        kept = frozenset(range(len(rows))).intersection(*sorted(places, key=len))
+        return [rows[i] for i in sorted(kept)]
+
+    def _places(self, table: str, key: str, value: object) -> frozenset[int]:
+        """Return where in a table a field has a value: looked up once, since filters repeat."""
+        asked = table, key, repr(value)
+        if asked not in self.having:
+            rows = self.tables[table]
+            there = frozenset(i for i, row in enumerate(rows) if _has(row, key, value))
+            self.having[asked] = there
+        return self.having[asked]
 
     def other(self, table: str) -> list[dict[str, Any]]:
         """Return the rows of a table of other things than results."""

@@ -193,11 +193,7 @@ def test_metadata(tmp_path: Path) -> None:
     found = ask(tmp_path / "made.onnx", QUERIES)
     below = found["nearness"] < float(about["threshold"])
     np.testing.assert_array_equal(below, found["none"])
-
-
-def test_no_path_of_this_machine_is_in_the_file(tmp_path: Path) -> None:
-    POOL.classifier("base", "ridge").fit(*examples(2, 2)).export(tmp_path / "made.onnx")
-    content = (tmp_path / "made.onnx").read_bytes()
+    content = (tmp_path / "made.onnx").read_bytes()  # no path of this machine is in it
     assert str(Path(torch.__file__).parents[1]).encode() not in content
     assert b"site-packages" not in content and b".py" not in content
 

@@ -84,14 +84,22 @@ def adaptations_of(name: str) -> list[str]:
 class Fits:
     """Methods fitted in one world, each when it is asked for."""
 
-    def __init__(self, world: TrainingRun):
-        self.world = world
+    def __init__(self, world: TrainingRun, packs: list[Pack]):
+        self.world, self.packs = world, packs
         self._fitted: dict[str, Fitted] = {}
+        self._answers: dict[tuple[str, str], Tensor] = {}
 
     def __call__(self, name: str) -> Fitted:
         if name not in self._fitted:
             self._fitted[name] = fit(name, self.world)
         return self._fitted[name]
+
+    def answers(self, name: str, adaptation: str) -> Tensor:
+        """Classify the usual tasks, once: several tests compare with what comes out."""
+        if (name, adaptation) not in self._answers:
+            tasks = tasks_of(self.packs[0], USUAL)
+            self._answers[name, adaptation] = self(name).predict(tasks, adaptation)
+        return self._answers[name, adaptation]
 
 
 def fit(name: str, world: TrainingRun) -> Fitted:
@@ -102,8 +110,8 @@ def fit(name: str, world: TrainingRun) -> Fitted:
 
 
 @pytest.fixture(scope="session")
-def fitted(world: TrainingRun) -> Fits:
-    return Fits(world)
+def fitted(world: TrainingRun, packs: list[Pack]) -> Fits:
+    return Fits(world, packs)
 
 
 class Interrupt:
@@ -206,8 +214,7 @@ def test_it_looks_at_images_as_often_as_it_is_told(
 def test_no_query_changes_the_answer_to_another(
     name: str, adaptation: str, fitted: Fits, packs: list[Pack]
 ) -> None:
-    tasks = tasks_of(packs[0], USUAL, count=2)
-    whole = fitted(name).predict(tasks, adaptation)
+    tasks, whole = tasks_of(packs[0], USUAL), fitted.answers(name, adaptation)
     for chosen in ([4], [14, 0, 7, 3, 3]):
         some = replace(tasks, query=tasks.query[:, chosen])
         answers = fitted(name).predict(some, adaptation)
@@ -220,9 +227,8 @@ def test_no_query_changes_the_answer_to_another(
 def test_episodes_do_not_depend_on_their_company(
     name: str, adaptation: str, fitted: Fits, packs: list[Pack]
 ) -> None:
-    tasks = tasks_of(packs[1], USUAL, count=4)
-    whole = fitted(name).predict(tasks, adaptation)
-    for rows in (slice(2, 3), torch.tensor([3, 0, 1, 1])):
+    tasks, whole = tasks_of(packs[0], USUAL), fitted.answers(name, adaptation)
+    for rows in (slice(2, 3), torch.tensor([2, 0, 1, 1])):
         answers = fitted(name).predict(tasks.part(rows), adaptation)
         torch.testing.assert_close(answers, whole[rows], atol=1e-5, rtol=0)
 
@@ -235,8 +241,7 @@ def test_the_order_of_classes_is_only_a_name(
         pytest.skip("its random layer starts differently for each class")
     tasks, order = tasks_of(packs[0], USUAL), [3, 0, 4, 1, 2]
     renamed = replace(tasks, support=tasks.support[:, order])
-    answers = fitted(name).predict(renamed, adaptation)
-    whole = fitted(name).predict(tasks, adaptation)
+    answers, whole = fitted(name).predict(renamed, adaptation), fitted.answers(name, adaptation)
     torch.testing.assert_close(answers, whole[..., order], atol=1e-4, rtol=0)
 
 
@@ -349,13 +354,12 @@ def test_chance_is_the_worlds_alone(
     name: str, fitted: Fits, resumed: Resumptions, packs: list[Pack]
 ) -> None:
     """Another folder and another state of the generators: the same bits, and states as before."""
-    tasks = tasks_of(packs[0], USUAL)
-    expected = {a: fitted(name).predict(tasks, a) for a in adaptations_of(name)}
-    again = resumed(name)
+    tasks, again = tasks_of(packs[0], USUAL), resumed(name)
     torch.manual_seed(1234)
     before = chance_states()
-    for adaptation, answers in expected.items():
-        assert torch.equal(again.fitted.predict(tasks, adaptation), answers)
+    for adaptation in adaptations_of(name):
+        answers = again.fitted.predict(tasks, adaptation)
+        assert torch.equal(answers, fitted.answers(name, adaptation))
     for one, other in ((before, chance_states()), (again.before, again.after)):
         assert torch.equal(one[0], other[0])
         assert one[1:] == other[1:]
@@ -365,8 +369,7 @@ def test_chance_is_the_worlds_alone(
 def test_what_is_trained_is_read(
     name: str, fitted: Fits, world: TrainingRun, packs: list[Pack]
 ) -> None:
-    tasks = tasks_of(packs[0], USUAL)
-    expected = {a: fitted(name).predict(tasks, a) for a in adaptations_of(name)}
+    tasks, note = tasks_of(packs[0], USUAL), fitted(name).note
     before = files_of(world.folder)
 
     def refuse(step: str, done: int, total: int) -> None:
@@ -374,21 +377,17 @@ def test_what_is_trained_is_read(
 
     again = fit(name, make_run(packs, world.folder, refuse, LEARNED))
     assert files_of(world.folder) == before
-    assert again.note == fitted(name).note
-    for adaptation, answers in expected.items():
-        assert torch.equal(again.predict(tasks, adaptation), answers)
+    assert again.note == note
+    for adaptation in adaptations_of(name):
+        answers = again.predict(tasks, adaptation)
+        assert torch.equal(answers, fitted.answers(name, adaptation))
 
 
 @every_method
-def test_interrupted_again_and_again_it_ends_with_the_same_bits(
-    name: str, fitted: Fits, resumed: Resumptions, packs: list[Pack]
-) -> None:
+def test_interrupted_again_and_again_nothing_is_left(name: str, resumed: Resumptions) -> None:
+    """That it then answers to the bit as what nobody interrupted is tested above."""
     again = resumed(name)
     assert len(again.interrupt.stopped) == 2 * len(again.interrupt.told)
-    tasks = tasks_of(packs[0], USUAL)
-    for adaptation in adaptations_of(name):
-        expected = fitted(name).predict(tasks, adaptation)
-        assert torch.equal(again.fitted.predict(tasks, adaptation), expected)
     assert not list(resumed.folder.rglob("*.pt"))
 
 

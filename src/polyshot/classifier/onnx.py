@@ -32,7 +32,7 @@ from polyshot.models.foreign import first_line
 from polyshot.predict.none_of_these import NONE
 from polyshot.tasks import Queries, Table
 from polyshot.util import __version__
-from polyshot.util.files import write_bytes
+from polyshot.util.files import check_writable, write_bytes
 
 ROOM = {False: 1e-4, True: 0.05}
 """How far a probability may lie from PyTorch's, in half precision or not."""
@@ -91,6 +91,7 @@ def write_onnx(
         )
     if path.is_dir():
         raise PolyshotError(f"{path} is a folder: name the file to write, such as birds.onnx.")
+    check_writable(path)  # tracing takes seconds
     model = _traced(answering, half)
     bases = {
         f"base{i}.{name}": tensor.numpy()
