@@ -25,7 +25,7 @@ from polyshot.errors import PolyshotError, join_names
 from polyshot.pool.pool import Pool
 from polyshot.predict.ensemble import AUTO
 from polyshot.predict.none_of_these import NONE, Threshold
-from polyshot.util.files import write_text
+from polyshot.util.files import check_writable, write_text
 from polyshot.util.progress import Progress
 
 THUMB = 8
@@ -239,6 +239,16 @@ def label_read(
             chance = float(line[first])
             rows[i] = LabelledFile(names[i], best, chance, other, float(line[second]))
     return [rows[i] for i in range(len(names))]
+
+
+def check_table(path: Path) -> None:
+    """Refuse, before any work, what labels cannot be written to: they are a table in CSV."""
+    if path.suffix.lower() not in ("", ".csv", ".txt"):
+        raise PolyshotError(
+            f"{path} cannot be written: labels are CSV, name a file such as "
+            f"{path.with_suffix('.csv')}, or a folder, which takes any number of images."
+        )
+    check_writable(path)
 
 
 def as_csv(rows: Sequence[LabelledFile]) -> str:

@@ -29,8 +29,8 @@ AdaptationName = Annotated[
     Option(
         help="What is learned on the examples: none, head, ridge, pa or tsa. tsa learns a "
         "network: without a GPU that takes about half a second an example (far more on a "
-        "network from elsewhere), the others far less. auto is tsa up to 60 examples (5,000 "
-        "with a GPU) that are not one of each class, else ridge."
+        "network from elsewhere), the others far less. auto is ridge; tsa up to 5,000 examples "
+        "with a GPU, and up to 60 without one on networks of ours, if some class has two."
     ),
 ]
 NoneRate = Annotated[
@@ -155,7 +155,7 @@ def classify(
     Example: polyshot classify --support photos/ --query new/ --page labels.html
     """
     from polyshot.classifier.classifier import FewShotClassifier
-    from polyshot.classifier.label import check_queries, label_by, label_files
+    from polyshot.classifier.label import check_queries, check_table, label_by, label_files
     from polyshot.cli.display import progress, warn, warn_left_out
     from polyshot.experiments.labels import write_labels_page
     from polyshot.pool.forms import load_pools
@@ -165,8 +165,8 @@ def classify(
     many = _is_folder(out)
     if not many and engine != "local":
         raise PolyshotError("--engine ray labels into a folder: name one, --out labels/.")
-    if not many:
-        check_writable(Path(out) if out else None)
+    if not many and out:
+        check_table(Path(out))
     check_writable(page)
     form, where = "", best_device(device)
     queries = [Path(each) for each in query]

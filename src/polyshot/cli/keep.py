@@ -138,10 +138,10 @@ def export(
         Option("--half", help="Let its networks compute in half precision, as GPUs like it."),
     ] = False,
 ) -> None:
-    """Write a classifier as an ONNX file, for programs without Polyshot and without PyTorch.
+    r"""Write a classifier as an ONNX file, for programs without Polyshot and without PyTorch.
 
     ONNX Runtime answers before it is written, and how far it lies from PyTorch is printed. Needs
-    the extra: pip install 'polyshot[onnx]'.
+    the extra: pip install 'polyshot\[onnx]'.
 
     Example: polyshot export birds.polyshot birds.onnx
     """

@@ -19,7 +19,7 @@ from polyshot.data.shapes import (
     fitting_classes,
     largest_shape,
 )
-from polyshot.data.splits import ClassSplit
+from polyshot.data.splits import PARTS, ClassSplit
 from polyshot.errors import PolyshotError, join_names, unknown
 from polyshot.evaluation.compare import BASELINE, rows
 from polyshot.evaluation.results import Result
@@ -60,6 +60,8 @@ class ShapeRequest:
         """Check the name of a shape, and that numbers go with it."""
         if shape not in SHAPES:
             raise unknown("shape", shape, SHAPES)
+        if way == 1:
+            raise PolyshotError("--way 1: of one class every answer is right, name two or more.")
         if shape == META_DATASET and (way, shot, queries) != (None, None, None):
             raise PolyshotError(
                 f"--shape {META_DATASET} draws ways, shots and queries itself: leave out --way, "
@@ -120,6 +122,8 @@ def open_targets(
 
     """
     request = request or ShapeRequest()
+    if part is not None and part not in (*PARTS, "all"):
+        raise unknown("part", part, (*PARTS, "all"))
     if (path / "pool.json").is_file():
         raise PolyshotError(f"{path} is a pool: name it with --pool, and the images without.")
     if holds_packs(path):
@@ -191,18 +195,18 @@ def _own(imported: Imported, request: ShapeRequest, group_disjoint: bool) -> Tar
 def rules_of(pool: Pool) -> list[str]:
     """List the rules that a pool can follow on embeddings alone, the base first.
 
-    `select` needs a selector; a rule that mixes modulators makes a network of its own for each
-    task, which takes minutes on a CPU.
+    `select` needs a selector; a rule that mixes modulators by what it sees in a task makes a
+    network for each, which takes minutes on a CPU.
     """
-    able = [BASELINE]
+    able: dict[str, str] = {RULES[BASELINE].name: BASELINE}
     for name in RULES:
         try:
             found = rule(name, pool)
         except PolyshotError:
             continue  # measured are those that can be
-        if found.mixes != "modulators":
-            able.append(name)
-    return list(dict.fromkeys(able))
+        if found.mixes != "modulators" or not found.members(pool):
+            able.setdefault(found.name, name)  # `auto` may be another one
+    return list(able.values())
 
 
 def write_evaluation(

@@ -5,9 +5,10 @@ Everything in Polyshot hands networks images that are normalised in one way and 
 calls the network as it is. What it is stands in a `ForeignConfig`, which a pool stores and checks.
 """
 
+import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
@@ -34,6 +35,8 @@ MOST_ENTRIES = 1 << 20
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CLOSE = 1e-3
 """How far an embedding may move by the company of other images, relative to its largest entry."""
+PROBED = 8
+"""Entries of an embedding by which a function is known again."""
 SMALLEST, LARGEST = 8, 4096
 """Side lengths of images, in pixels."""
 
@@ -57,6 +60,9 @@ class ForeignConfig:
     """How its library's output became one vector; empty where it was one already."""
     sites: tuple[str, ...] = ()
     """Patterns of the layers at which modulators act, such as ``blocks.1*``; none: by the rule."""
+    probe: tuple[float, ...] = field(default=(), repr=False, compare=False)
+    """Of a network without weights, which no hash tells from another: the first entries of what it
+    makes of one image. Empty where there are weights, and in pools of before."""
 
     def __post_init__(self) -> None:
         normalisation(self.mean, self.std)
@@ -65,6 +71,22 @@ class ForeignConfig:
     def for_hash(self) -> "ForeignConfig":
         """The same without the place of its files, which no embedding depends on."""
         return replace(self, name=self.name.partition(":")[0])
+
+    def differences(self, other: "ForeignConfig") -> list[str]:
+        """Say in which fields this one is not the other: ``dim 64 instead of 32``."""
+        pairs = [
+            (each.name, getattr(self, each.name), getattr(other, each.name))
+            for each in fields(self)
+            if each.compare
+        ]
+        return [f"{name} {own!r} instead of {its!r}" for name, own, its in pairs if own != its]
+
+    def makes_the_same(self, other: "ForeignConfig") -> bool:
+        """Whether networks without weights make the same of one image, as far as that was noted."""
+        room = CLOSE * max(map(abs, self.probe), default=0.0)
+        return not other.probe or all(
+            abs(one - another) <= room for one, another in zip(self.probe, other.probe, strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -170,9 +192,10 @@ class Foreign(nn.Module):
         network.eval().requires_grad_(False)
         self.prepare = Prepare(size, mean, std)
         self.network = network
-        dim = _embedding_length(network, size)
-        sha256 = state_hash(network)
-        self.config = ForeignConfig(name, size, mean, std, dim, sha256, pooling, tuple(sites))
+        made = _embeddings_of_two(network, size)
+        probe = () if network.state_dict() else tuple(made[0, :PROBED].tolist())
+        known = made.shape[1], state_hash(network)
+        self.config = ForeignConfig(name, size, mean, std, *known, pooling, tuple(sites), probe)
         self.layers = [] if isinstance(network, Called) else self._layers()
         self._check_sites()
 
@@ -273,8 +296,8 @@ def _inner(site: Site) -> str:
     return site.layer.removeprefix("network.")
 
 
-def _embedding_length(network: nn.Module, size: int) -> int:
-    """Try a network on two images and refuse, in one line, what cannot be a backbone."""
+def _embeddings_of_two(network: nn.Module, size: int) -> Tensor:
+    """Embed two images that are always the same, [2, d]; refuse what cannot be a backbone."""
     like = next((t for t in network.parameters() if t.is_floating_point()), torch.zeros(()))
     if like.dtype != torch.float32:
         raise PolyshotError(
@@ -309,7 +332,7 @@ def _embedding_length(network: nn.Module, size: int) -> int:
             "chance: put it into evaluation mode (batch norm must not take the batch's own "
             "statistics, and nothing may be dropped)."
         )
-    return both.shape[1]
+    return both
 
 
 def _tried(network: nn.Module, images: Tensor) -> Any:
@@ -326,9 +349,24 @@ def _tried(network: nn.Module, images: Tensor) -> Any:
 
 
 def as_module(network: Any) -> nn.Module:
-    """Return a network as a module: itself, or a function behind one."""
+    """Return a network as a module of the pool's own: a copy of it, or a function behind one.
+
+    A pool's base is frozen, and its hash is of its weights: who goes on training the network that
+    was given trains that network, and the pool stays as it is.
+    """
     if isinstance(network, nn.Module):
-        return network
+        try:
+            return copy.deepcopy(network)
+        except Exception as error:  # whatever parts of networks of anybody raise
+            raise PolyshotError(
+                f"The network cannot be copied ({first_line(error)}): give a function that calls "
+                "it, such as lambda images: network(images)."
+            ) from None
+    if isinstance(network, type):
+        raise PolyshotError(
+            f"A backbone is a network, not the class {network.__name__}: call it first, as "
+            f"{network.__name__}(...)."
+        )
     if not callable(network):
         raise PolyshotError(
             f"A backbone is a module or a function [B, 3, H, W] -> [B, d], not a "

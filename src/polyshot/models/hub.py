@@ -25,6 +25,10 @@ EXAMPLES = {
     "torchvision": "resnet50",
 }
 """What may stand behind the colon, for messages."""
+VARIABLE = "POLYSHOT_DOWNLOAD"
+"""Of the environment: whether commands may fetch what a user names."""
+ALLOW = f"allow the download (download=True, or {VARIABLE}=1 in the environment)"
+"""In messages."""
 
 
 # --- timm
@@ -46,8 +50,7 @@ def from_timm(inside: str, size: int | None, download: bool) -> Loaded:
             ) from None
         raise PolyshotError(
             f"The weights of 'timm:{inside}' are not in the local cache ({first_line(error)}): "
-            "allow the download (download=True, --download), or make the network yourself, "
-            "Pool.from_backbone(network, size, mean, std)."
+            f"{ALLOW}, or make the network yourself, Pool.from_backbone(network, size, mean, std)."
         ) from None
     about = data.resolve_model_data_config(network)
     _, height, width = about["input_size"]
@@ -103,8 +106,8 @@ def from_torchvision(inside: str, size: int | None, download: bool) -> Loaded:
     file = Path(torch.hub.get_dir()) / "checkpoints" / Path(urlparse(weights.url).path).name
     if not file.is_file() and not download:
         raise PolyshotError(
-            f"The weights of 'torchvision:{inside}' are not on this machine: allow the download "
-            f"(download=True, --download), or put the file {weights.url} at {file}."
+            f"The weights of 'torchvision:{inside}' are not on this machine: {ALLOW}, or put the "
+            f"file {weights.url} at {file}."
         )
     try:
         network = models.get_model(inside, weights=weights, progress=False)

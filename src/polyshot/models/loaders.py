@@ -11,6 +11,7 @@ cannot be built here: a file names them, and whoever loads it needs them.
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -58,9 +59,11 @@ def load_backbone(
             ``timm:<name>`` or ``torchvision:<name>``.
         size: of the images, instead of the one that the network was trained with.
         sites: names or patterns of the layers at which modulators act, instead of the rule's.
-        download: whether weights that are not there may be fetched.
+        download: whether weights that are not there may be fetched; the environment allows it by
+            ``POLYSHOT_DOWNLOAD=1``, for commands.
 
     """
+    download = download or os.environ.get(hub.VARIABLE, "") not in ("", "0")
     library, _, inside = name.partition(":")
     if library not in LOADERS or (library in LITES and inside):
         raise unknown("backbone", name, LOADERS)

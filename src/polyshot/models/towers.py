@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from polyshot.errors import PolyshotError, join_names
 from polyshot.models.foreign import Loaded, first_line
-from polyshot.models.hub import import_library
+from polyshot.models.hub import ALLOW, import_library
 
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 CLASS_TOKENS = ("cls_token", "class_token", "class_embedding")
@@ -212,8 +212,8 @@ def _refuse_model(inside: str, is_folder: bool, download: bool, error: Exception
     else:
         line = (
             f"'{inside}' is neither a folder nor a model in the local cache, and nothing is "
-            "fetched unasked: allow the download (download=True, --download), or put the model's "
-            "files into a folder and name that, transformers:<folder>."
+            f"fetched unasked: {ALLOW}, or put the model's files into a folder and name that, "
+            "transformers:<folder>."
         )
     raise PolyshotError(line) from None
 

@@ -19,11 +19,28 @@ VARIABLE = "POLYSHOT_POOL"
 def pool_path(name: str | Path) -> Path:
     """Return the folder of a pool that a user named: a path, ``default`` or ``lite0``.
 
-    A folder of one's own called default is ``./default``.
+    A folder of one's own called default is ``./default``. Refuses what is something else.
     """
     if name == ON_LITE0:
         return POOLS / ON_LITE0
-    return default_pool() if name == NAME else Path(name)
+    if name == NAME:
+        return default_pool()
+    path = Path(name)
+    if path.is_file():
+        raise PolyshotError(
+            f"{name} is a file: a pool is a folder with a pool.json, and a classifier that "
+            "'polyshot fit' wrote is named by --model."
+        )
+    if (path / "config.json").is_file() and not (path / "pool.json").exists():
+        raise PolyshotError(
+            f"{name} looks like a model of transformers: name it transformers:{name}."
+        )
+    if not path.exists():
+        raise PolyshotError(
+            f"There is no pool {name}: name the folder of one, {NAME}, {ON_LITE0}, or a backbone, "
+            "such as resnet18, efficientnet-lite0 or transformers:<folder>."
+        )
+    return path
 
 
 def has_default() -> bool:

@@ -218,10 +218,15 @@ def foreign_base(
         )
     name = base.config.name
     _check_weights(path, config, name, base.config.sha256)
-    if base.config != replace(config, name=name):
+    if differences := base.config.differences(replace(config, name=name)):
         raise PolyshotError(
             f"The base of {path}, {name}, is another network than it was made with: "
-            f"{base.config} instead of {config}."
+            f"{join_names(differences)}."
+        )
+    if not base.config.makes_the_same(config):
+        raise PolyshotError(
+            f"The base of {path} is another function than it was made with: it makes other "
+            "embeddings of the same image. Bring back the same one, or make it anew."
         )
     return base
 

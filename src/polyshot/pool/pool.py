@@ -7,6 +7,7 @@ torchvision's ResNet-18), ``modulators/<domain>.safetensors``, ``selector.safete
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,9 @@ from polyshot.models.foreign import (
 from polyshot.models.heads import USUAL_SCALE, Metric
 from polyshot.models.loaders import LOADERS, load_backbone
 from polyshot.models.modulators import Kind
+from polyshot.models.resnet import OURS
 from polyshot.models.views import Views
-from polyshot.pool.default import default_pool, pool_path
+from polyshot.pool.default import PACKAGED, default_pool, pool_path
 from polyshot.pool.files import read_pool, write_pool
 from polyshot.pool.members import Members
 from polyshot.pool.precision import Precision, pickled, unpickled
@@ -148,12 +150,9 @@ class Pool(Members):
 
         A folder goes first; ``./default`` and the like are folders in any case.
         """
-        backbone = str(name).partition(":")[0] in LOADERS and not Path(name).exists()
-        return (
-            cls.from_backbone(name, device=device)
-            if backbone
-            else cls.load(pool_path(name), device)
-        )
+        if str(name).partition(":")[0] in (OURS, *LOADERS) and not Path(name).exists():
+            return cls.from_backbone(name, device=device)
+        return cls.load(pool_path(name), device)
 
     @classmethod
     def load(
@@ -189,8 +188,9 @@ class Pool(Members):
         """Make a pool of a network from elsewhere, without modulators: these can be added.
 
         Args:
-            network: a module or function, images [B, 3, size, size] -> embeddings [B, d]; or the
-                name of one (`models.loaders`), such as ``efficientnet-lite0``.
+            network: a module or function, images [B, 3, size, size] -> embeddings [B, d]; a module
+                is copied and frozen, yours stays as it is. Or the name of one (`models.loaders`),
+                such as ``efficientnet-lite0``; ``resnet18`` is the base of the pool that ships.
             size: side length of the images that it sees; 224 unless its name knows better.
             mean: of pixels from 0 to 1, by channel, ImageNet's where it is not given; a name
                 brings its own.
@@ -203,6 +203,10 @@ class Pool(Members):
             device: where to put it.
 
         """
+        if network == OURS:
+            if (size, mean, std, *sites) != (None, None, None):
+                raise PolyshotError(f"'{OURS}' brings its own size, mean, std and sites.")
+            return cls.load(PACKAGED, device).base_alone()
         if not isinstance(network, str):
             mean = IMAGENET_MEAN if mean is None else mean
             std = IMAGENET_STD if std is None else std
@@ -214,6 +218,11 @@ class Pool(Members):
             raise PolyshotError(f"'{network}' brings its own mean and std: leave them out.")
         base.check_kind(kind)
         return cls._of_base(base, metric, kind, views).to(device)
+
+    def base_alone(self) -> "Pool":
+        """Return the pool of the base, without modulators and what was learned for them."""
+        none: dict[str, Any] = {"modulators": {}, "strengths": {}, "statistics": {}}
+        return replace(self, **none, scales=self.scales[:1], selector=None, urt=None)
 
     @classmethod
     def from_embeddings(
