@@ -257,9 +257,9 @@ def locked(path: Path, of: Path | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def locked_if_free(path: Path) -> Iterator[bool]:
-    """Hold a lock, or yield False at once where another process has it."""
-    with _held(path, path, wait=False) as mine:
+def locked_if_free(path: Path, wait: bool = False) -> Iterator[bool]:
+    """Hold a lock, or yield False at once where another process has it and nobody is to wait."""
+    with _held(path, path, wait) as mine:
         yield mine
 
 
