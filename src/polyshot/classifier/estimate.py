@@ -19,8 +19,7 @@ from polyshot.predict.ensemble import mixed
 from polyshot.predict.predict import Evidence, mix
 from polyshot.predict.readout import fit_classifiers
 from polyshot.predict.rules import Mix
-from polyshot.util import checks
-from polyshot.util.checks import Count, Share
+from polyshot.util.checks import Count, Share, build
 from polyshot.util.device import one_thread
 
 CHUNK = 2**24
@@ -33,15 +32,15 @@ LARGEST_WORK = 2**27
 class Estimate:
     """Expected accuracy on new images, from leaving out each example in turn."""
 
-    accuracy: float
+    accuracy: Share
     """Share of the examples that the others classify right."""
-    half_width: float
+    half_width: Share
     """Half of the 95 % interval from `low` to `high`."""
-    low: float
-    high: float
-    images: int
+    low: Share
+    high: Share
+    images: Count
     """How many examples could be left out: those with another of their class."""
-    per_class: dict[Label, float]
+    per_class: dict[Label, Share]
     """By label; classes with one image are missing."""
     of: str
     """What was measured: ``prototypes``, ``head`` or ``ridge``."""
@@ -172,13 +171,5 @@ def plain_estimate(estimate: Estimate) -> dict[str, Any]:
 
 def read_estimate(plain: Mapping[str, Any]) -> Estimate:
     """Read back what `plain_estimate` gave; refuses what cannot be."""
-    made: dict[str, Any] = dict(plain)
-    labels = dict(made["per_class"])
-    made["per_class"] = {
-        label: checks.build(Share, value, "per_class") for label, value in labels.items()
-    }
-    for name in ("accuracy", "half_width", "low", "high"):
-        checks.build(Share, made[name], name)
-    checks.build(Count, made["images"], "images")
-    checks.build(str, made["of"], "of")
-    return Estimate(**made)
+    made: Estimate = build(Estimate, {**plain, "per_class": dict(plain["per_class"])})
+    return made
