@@ -13,6 +13,8 @@ from polyshot.cli.options import (
     EngineName,
     Gpus,
     Preset,
+    Results,
+    SourcePacks,
     StoreUrl,
     Threads,
     names_in,
@@ -122,12 +124,8 @@ def card(
         str, Argument(help="A pool: a folder made by 'train', or the one that ships.")
     ] = "default",
     out: Annotated[Path | None, Option(help="Markdown file; printed if not given.")] = None,
-    results: Annotated[
-        list[Path] | None, Option(help="Results of 'evaluate' or 'reproduce'; may be repeated.")
-    ] = None,
-    packs: Annotated[
-        Path | None, Option(help="The sources' packs, to describe the data by.")
-    ] = None,
+    results: Results = None,
+    packs: SourcePacks = None,
 ) -> None:
     """Write a pool's card: data and its licence, recipe, accuracy, limits, how to remake it.
 
@@ -135,14 +133,11 @@ def card(
 
     Example: polyshot card run/pool --packs packs --results results.jsonl --out CARD.md
     """
-    from polyshot.data.pack import open_packs
-    from polyshot.evaluation.results import read_results
     from polyshot.experiments.card import card_of
     from polyshot.experiments.report.pages import write_file
     from polyshot.pool.default import pool_path
 
-    measured = [result for file in results or [] for result in read_results(file)]
-    text = card_of(pool_path(pool), measured, open_packs(packs) if packs else [])
+    text = card_of(pool_path(pool), results or [], packs)
     if out is None:
         typer.echo(text, nl=False)
         return
