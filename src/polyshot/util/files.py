@@ -137,6 +137,14 @@ def write_bytes(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def read_bytes(path: Path) -> bytes:
+    """Read a file; where it cannot be read, one line says why."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise PolyshotError(f"{path} cannot be read: {error.strerror}.") from None
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file."""
     write_bytes(path, text.encode(errors="surrogateescape"))  # names of files are bytes
