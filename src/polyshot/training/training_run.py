@@ -237,9 +237,10 @@ class TrainingRun:
         """Episodes of the validation classes of every source: all choices are made on them."""
         return validation_tasks(self.images("val"), self.config)
 
-    def validation_tasks(self, shape_seed: int = 0) -> list[Tasks]:
-        """Return validation episodes for networks that stay as they are."""
-        config = replace(self.config, seed=counter_rng.key("tune", self.config.seed, shape_seed))
+    @cached_property
+    def tuning_tasks(self) -> list[Tasks]:
+        """Other validation episodes, for networks that stay: methods are tuned on them."""
+        config = replace(self.config, seed=counter_rng.key("tune", self.config.seed, 0))
         return validation_tasks(self.images("val"), config, frozen=True)
 
     def scale(self, network: Backbone) -> float:
