@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from polyshot.config import Config, from_dict, on_backbone, preset, to_dict
+from polyshot.config import Config, changes, from_dict, on_backbone, preset, to_dict
 from polyshot.data.pack import Pack, open_packs
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.compare import accuracy, group, label
@@ -148,14 +148,10 @@ def _changed(config: Config) -> list[str]:
     # What a backbone brings along need not be said.
     usual = to_dict(on_backbone(preset(config.preset), config.backbone))
     usual |= {"seed": config.seed, "backbone": OURS}
-
-    def walk(value: Any, other: Any, path: str) -> list[str]:
-        if isinstance(value, dict):
-            return [line for key in value for line in walk(value[key], other[key], f"{path}{key}.")]
-        shown = value if isinstance(value, str) else json.dumps(value)
-        return [] if value == other else [f"{path[:-1]}={shown}"]
-
-    return walk(to_dict(config), usual, "")
+    return [
+        f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value, _ in changes(to_dict(config), usual)
+    ]
 
 
 # --- sizes
