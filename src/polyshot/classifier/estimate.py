@@ -82,17 +82,43 @@ def left_out_answers(answering: Answering, examples: Examples) -> tuple[Tensor, 
     """
     mask = examples.task.present[0]  # [W, S]
     places = (mask & (mask.sum(1, keepdim=True) > 1)).nonzero()  # [k, 2]
+    answers, measured = held_out_answers(answering, examples, *each_left_out(mask))
+    return places, answers[places[:, 1], places[:, 0]], measured
+
+
+def each_left_out(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Leave out one image of each class at a time: what is kept, and what is asked about.
+
+    An image that is missing alone makes its class the rarest, and what is learned then avoids it.
+    `mask`, bool ``[W, S]``, is True where there is an image; a class of one image keeps it. Returns
+    what `held_out_answers` takes, bool ``[S, W, S]`` and int64 ``[S, W]``.
+    """
+    way, shots = mask.shape
+    kept = mask.repeat(shots, 1, 1)  # the s-th task lacks the s-th images
+    each = torch.arange(shots)
+    kept[each, :, each] &= mask.sum(1) < 2
+    return kept, torch.arange(way) * shots + each.unsqueeze(1)
+
+
+def held_out_answers(
+    answering: Answering, examples: Examples, kept: Tensor, asked: Tensor
+) -> tuple[Tensor, str]:
+    """Let parts of the examples classify some of them: probabilities ``[T, Q, W]``, and by what.
+
+    Each of T tasks learns from the images in `kept`, bool ``[T, W, S]``, and is asked about those
+    at `asked`, int64 ``[T, Q]``, counted class by class. Weights and blends stay as they are.
+    Returns also what was measured (`Estimate.of`).
+    """
     parts, measured = [], []
     for i, (pool, one) in enumerate(zip(answering.pools, answering.fitted.pools, strict=True)):
-        supports, mixes = examples.support(i), answering.mixes
-        evidence = one.with_weights(pool, supports, mixes)
-        work = mask.shape[1] * mask.numel() * len(mask) * len(evidence)
+        evidence = one.with_weights(pool, examples.support(i), answering.mixes)
+        work = kept.numel() * kept.shape[1] * len(evidence)
         how = measured_adaptation(pool.adaptation, answering.adaptations[i], work)
-        given = (evidence, mask, places, mixes, pool.metric, pool.adaptation, how)
-        parts.append(left_out_probabilities(*given).unsqueeze(0))
-        measured.append(how)
+        given = (evidence, kept, asked, answering.mixes, pool.metric, pool.adaptation, how)
+        parts.append(held_out_probabilities(*given).flatten(0, 1).unsqueeze(0))
+        measured.append("prototypes" if how == "none" else how)
     answers = mixed(parts, answering.fitted.weights)[0]
-    return places, answers, "prototypes" if measured[0] == "none" else measured[0]
+    return answers.view(*asked.shape, -1), measured[0]
 
 
 def measured_adaptation(config: AdaptationConfig, own: str, logits: int) -> str:
@@ -107,33 +133,6 @@ def measured_adaptation(config: AdaptationConfig, own: str, logits: int) -> str:
     return own if own == "ridge" else "none"
 
 
-def left_out_probabilities(
-    evidence: Sequence[Evidence],
-    mask: Tensor,
-    places: Tensor,
-    mixes: Mix,
-    metric: Metric,
-    config: AdaptationConfig,
-    adaptation: str,
-) -> Tensor:
-    """Classify support images of one task by the others: probabilities [k, W].
-
-    One image of each class is left out at a time: an image that is missing alone makes its class
-    the rarest, and what is learned then avoids it. Weights and blends stay as they are.
-
-    `evidence` is what each network that has a say sees in the support set, `mask` bool ``[W, S]``
-    True where there is an image, `places` int64 ``[k, 2]`` class and place in it of the images.
-    `adaptation` is one on embeddings, which is learned anew each time: none, head or ridge.
-    """
-    way, shots = mask.shape
-    kept = mask.repeat(shots, 1, 1)  # [S, W, S]: the s-th task lacks the s-th images
-    each = torch.arange(shots)
-    kept[each, :, each] &= mask.sum(1) < 2  # a class of one image keeps it
-    asked = torch.arange(way) * shots + each.unsqueeze(1)  # [S, W]
-    answers = held_out_probabilities(evidence, kept, asked, mixes, metric, config, adaptation)
-    return answers[places[:, 1], places[:, 0]]
-
-
 def held_out_probabilities(
     evidence: Sequence[Evidence],
     kept: Tensor,
@@ -143,10 +142,10 @@ def held_out_probabilities(
     config: AdaptationConfig,
     adaptation: str,
 ) -> Tensor:
-    """Let parts of one support set classify its images: probabilities ``[T, Q, W]``.
+    """Let parts of one support set classify its images, as `held_out_answers` says, by one pool.
 
-    Each of T tasks learns from the images in `kept`, bool ``[T, W, S]``, and is asked about those
-    at `asked`, int64 ``[T, Q]``, counted class by class. The others as `left_out_probabilities`.
+    `evidence` is what each network that has a say sees in the support set; `adaptation` is one on
+    embeddings, which is learned anew each time: none, head or ridge.
     """
     scored = []
     for weight, support, scale in evidence:
