@@ -30,14 +30,8 @@ from polyshot.training.validation import source_sampler
 from polyshot.util import __version__
 from polyshot.util.checks import BadValueError, build
 from polyshot.util.device import AnyModule, on_device
-from polyshot.util.files import (
-    clear_leftovers,
-    digest,
-    file_digest,
-    read_json,
-    read_weights,
-    write_json,
-)
+from polyshot.util.files import clear_leftovers, digest, file_digest, read_json, write_json
+from polyshot.util.tensors import read_weights
 
 
 def check_sources(packs: Sequence[Pack], config: Config) -> None:

@@ -36,8 +36,9 @@ from polyshot.training.step import Metrics, Plan, Record, Schedule
 from polyshot.training.validation import validation_tasks
 from polyshot.util import counter_rng
 from polyshot.util.device import on_device
-from polyshot.util.files import digest, locked, read_json, read_weights, write_json
+from polyshot.util.files import digest, locked, read_json, write_json
 from polyshot.util.progress import Progress
+from polyshot.util.tensors import read_weights
 
 AnyLearner = TypeVar("AnyLearner", bound=Learner)
 
