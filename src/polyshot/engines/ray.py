@@ -197,11 +197,12 @@ class _Grid:
             self.engine.device.type,
             self.engine.store,
         )
-        resources = {"num_cpus": job.resources.threads, "num_gpus": job.resources.gpus}
-        if job.resources.memory:
-            resources["memory"] = job.resources.memory
         task = self.ray.remote(work).options(
-            **resources, num_returns="streaming", max_retries=0, name=job.key
+            num_cpus=job.resources.threads,
+            num_gpus=job.resources.gpus,
+            num_returns="streaming",
+            max_retries=0,
+            name=job.key,
         )
         return task.remote(order)
 
