@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from polyshot.classifier import FewShotClassifier, label_files
+from polyshot.classifier.answering import evidence_of
 from polyshot.classifier.estimate import each_left_out, held_out_probabilities, wilson
 from polyshot.errors import PolyshotError
 from polyshot.models.heads import Metric
@@ -311,8 +312,8 @@ def test_heads_are_left_out_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     classifier = POOL.classifier("base", "head").fit(images, labels)
     examples_, answering = classifier._examples, classifier._answering
     mask = examples_.task.present[0]
-    evidence = answering.fitted.pools[0].with_weights(
-        answering.pools[0], examples_.support(0), answering.mixes
+    evidence = evidence_of(
+        answering.fitted.pools[0], answering.pools[0], examples_.support(0), answering.mixes
     )
 
     def left_out() -> torch.Tensor:

@@ -2,10 +2,10 @@
 
 import torch
 
+from polyshot.classifier.answering import Evidence
 from polyshot.classifier.estimate import each_left_out, held_out_probabilities
 from polyshot.config import AdaptationConfig
 from polyshot.models.heads import prototype_logits
-from polyshot.predict.predict import Evidence
 
 
 def test_each_example_is_judged_by_prototypes_of_the_others() -> None:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyshot.classifier.answering import Answering
+from polyshot.classifier.answering import Answering, networks_of
 from polyshot.classifier.estimate import held_out_answers, left_out_answers, wilson
 from polyshot.classifier.examples import Examples, Label
 from polyshot.tasks import Queries
@@ -156,7 +156,7 @@ def _vectors(answering: Answering, queries: Sequence[Queries]) -> Tensor:
     shares = answering.fitted.weights[:, 0].tolist()
     every = zip(shares, answering.fitted.pools, answering.pools, queries, strict=True)
     for share, one, pool, own in every:
-        networks = one.networks(pool, answering.mixes)
+        networks = networks_of(one, pool, answering.mixes)
         weights = [1.0] if answering.mixes == "modulators" else one.weights[0][one.weights[0] > 0]
         for weight, network in zip(weights, networks, strict=True):
             unit = F.normalize(own.query_of(network)[0].float().cpu(), dim=-1)

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyshot.classifier.answering import Answering
+from polyshot.classifier.answering import Answering, Evidence, evidence_of
 from polyshot.classifier.examples import Examples, Label
 from polyshot.config import AdaptationConfig
 from polyshot.models.heads import Metric
 from polyshot.predict.ensemble import mixed
-from polyshot.predict.predict import Evidence, mix
 from polyshot.predict.readout import fit_classifiers
 from polyshot.predict.rules import Mix
 from polyshot.util.checks import Count, Share, build
@@ -111,7 +110,7 @@ def held_out_answers(
     """
     parts, measured = [], []
     for i, (pool, one) in enumerate(zip(answering.pools, answering.fitted.pools, strict=True)):
-        evidence = one.with_weights(pool, examples.support(i), answering.mixes)
+        evidence = evidence_of(one, pool, examples.support(i), answering.mixes)
         work = kept.numel() * kept.shape[1] * len(evidence)
         how = measured_adaptation(pool.adaptation, answering.adaptations[i], work)
         given = (evidence, kept, asked, answering.mixes, pool.metric, pool.adaptation, how)
@@ -160,6 +159,15 @@ def held_out_probabilities(
             own = float(classifiers.scale[0])
         scored.append((weight, torch.cat(parts).flatten(0, 1), own))
     return mix(scored, mixes).view(*asked.shape, -1)
+
+
+def mix(scored: Sequence[tuple[float, Tensor, float]], mixes: Mix) -> Tensor:
+    """Mix what networks say, each a weight, scores [n, W] and their scale: probabilities [n, W]."""
+    if mixes == "scores":
+        total = torch.stack([weight * scores for weight, scores, _ in scored]).sum(0)
+        return torch.softmax(total * sum(weight * scale for weight, _, scale in scored), -1)
+    likely = [weight * torch.softmax(scores * scale, -1) for weight, scores, scale in scored]
+    return torch.stack(likely).sum(0)
 
 
 def plain_estimate(estimate: Estimate) -> dict[str, Any]:
