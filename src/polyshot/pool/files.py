@@ -266,7 +266,7 @@ def check_domains(domains: Sequence[str]) -> None:
     """Refuse names that are paths, and domains whose files would be one where case is ignored."""
     files: dict[str, str] = {}
     for name in domains:
-        checks.check_name(name, "The name of a domain")
+        checks.build(checks.Name, name, "The name of a domain")
         other = files.setdefault(modulator_file(name).lower(), name)
         if other != name:
             raise PolyshotError(
