@@ -144,16 +144,11 @@ class Local(Engine):
         self, job: Job, folder: Path, report: Progress | None
     ) -> Generator[Event, None, Failed | None]:
         told = job.call(Place(folder, self.device, job.inputs, report), *job.arguments)
-        while True:
-            try:
-                value = next(told, _END)
-            except Exception as error:  # whatever it is, the other jobs go on
-                wrong = Failed.of(error)
-                forget(error)
-                return wrong
-            if value is _END:
-                return None
-            yield Event(job, value)
-
-
-_END = object()
+        try:
+            for value in told:
+                yield Event(job, value)
+        except Exception as error:  # whatever it is, the other jobs go on
+            wrong = Failed.of(error)
+            forget(error)
+            return wrong
+        return None
