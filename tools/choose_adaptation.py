@@ -35,6 +35,7 @@ from polyshot.evaluation.targets import Target
 from polyshot.experiments.protocols import settings_of
 from polyshot.methods.method import find_methods
 from polyshot.methods.pool_rules import PoolWithRule
+from polyshot.predict.familiar import familiar
 from polyshot.predict.rules import RULES
 from polyshot.tasks import Tasks
 from polyshot.training.training_run import TrainingRun
@@ -128,8 +129,7 @@ def tried(world: TrainingRun, target: Pack, given: argparse.Namespace) -> Cells:
     dim, found = world.config.model.dim, {}
     pool = world.pool("conv1x1")
     rules = [name for name in RULES if name != "urt" or pool.urt is not None]
-    alone = PoolWithRule(pool, "base")
-    found[FAMILIAR] = alone.familiar(drawn.tasks(SHAPES[0])).double().tolist()
+    found[FAMILIAR] = familiar(pool, drawn.tasks(SHAPES[0])).double().tolist()
     for shape in SHAPES:
         tasks = drawn.tasks(shape)
         for name in rules:

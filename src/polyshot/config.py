@@ -474,10 +474,11 @@ def from_dict(plain: Mapping[str, Any]) -> Config:
 
 def differences(one: Config, other: Config) -> list[str]:
     """List the fields in which two configs differ: ``base.steps: 100 and 200``."""
+    return [f"{name}: {a} and {b}" for name, a, b in changes(to_dict(one), to_dict(other))]
 
-    def walk(a: Any, b: Any, path: str) -> list[str]:
-        if isinstance(a, dict):
-            return [line for key in a for line in walk(a[key], b.get(key), f"{path}.{key}")]
-        return [] if a == b else [f"{path[1:]}: {a} and {b}"]
 
-    return walk(to_dict(one), to_dict(other), "")
+def changes(one: Any, other: Any, path: str = "") -> list[tuple[str, Any, Any]]:
+    """List the fields in which plain data differ: ``base.steps`` and both values."""
+    if isinstance(one, dict):
+        return [each for key in one for each in changes(one[key], other[key], f"{path}.{key}")]
+    return [] if one == other else [(path[1:], one, other)]

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from polyshot.classifier import FewShotClassifier, label_files
-from polyshot.classifier.estimate import left_out_probabilities, wilson
+from polyshot.classifier.answering import evidence_of
+from polyshot.classifier.estimate import each_left_out, held_out_probabilities, wilson
 from polyshot.errors import PolyshotError
 from polyshot.models.heads import Metric
 from polyshot.models.resnet import ResNet
@@ -311,20 +312,13 @@ def test_heads_are_left_out_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     classifier = POOL.classifier("base", "head").fit(images, labels)
     examples_, answering = classifier._examples, classifier._answering
     mask = examples_.task.present[0]
-    evidence = answering.fitted.pools[0].with_weights(
-        answering.pools[0], examples_.support(0), answering.mixes
+    evidence = evidence_of(
+        answering.fitted.pools[0], answering.pools[0], examples_.support(0), answering.mixes
     )
 
     def left_out() -> torch.Tensor:
-        return left_out_probabilities(
-            evidence,
-            mask,
-            mask.nonzero(),
-            "probabilities",
-            "cosine",
-            POOL.adaptation,
-            "head",
-        )
+        how = ("probabilities", "cosine", POOL.adaptation, "head")
+        return held_out_probabilities(evidence, *each_left_out(mask), *how)[mask.mT]
 
     whole = left_out()
     room = 2 * 3 * 4 * CONFIG.dim  # two tasks at once

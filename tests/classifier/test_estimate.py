@@ -2,10 +2,10 @@
 
 import torch
 
-from polyshot.classifier.estimate import left_out_probabilities
+from polyshot.classifier.answering import Evidence
+from polyshot.classifier.estimate import each_left_out, held_out_probabilities
 from polyshot.config import AdaptationConfig
 from polyshot.models.heads import prototype_logits
-from polyshot.predict.predict import Evidence
 
 
 def test_each_example_is_judged_by_prototypes_of_the_others() -> None:
@@ -14,9 +14,9 @@ def test_each_example_is_judged_by_prototypes_of_the_others() -> None:
     mask = torch.arange(4) < torch.tensor([[4], [3], [1]])
     places = mask.nonzero()
     config = AdaptationConfig()
-    found = left_out_probabilities(
-        [Evidence(1.0, support, 0.3)], mask, places, "probabilities", "euclidean", config, "none"
-    )
+    evidence, parts = [Evidence(1.0, support, 0.3)], each_left_out(mask)
+    how = ("probabilities", "euclidean", config, "none")
+    found = held_out_probabilities(evidence, *parts, *how)[places[:, 1], places[:, 0]]
     for (own, place), chances in zip(places.tolist(), found, strict=True):
         centres = []
         for c, there in enumerate(mask.sum(1).tolist()):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from polyshot.classifier import FewShotClassifier, many
-from polyshot.classifier.label import label_paths
+from polyshot.classifier.label import label_by
 from polyshot.classifier.many import Counts, label_many
 from polyshot.data.readers import queries
 from polyshot.data.readers.queries import Files, Rows, Tar, shards
@@ -105,7 +105,7 @@ def test_every_image_has_one_row_whatever_it_lies_in(
 def test_answers_are_those_of_classify(model: Path, photos: Path, tmp_path: Path) -> None:
     label(model, tmp_path / "labels", photos / "a", size=100)
     paths = sorted((photos / "a").glob("*.png"))
-    expected = label_paths(FewShotClassifier.load(model), paths)
+    expected = label_by(FewShotClassifier.load(model), paths).rows
     rows = rows_of(tmp_path / "labels")
     assert [row["path"] for row in rows] == [str(row.path) for row in expected]
     assert [row["label"] for row in rows] == [row.label for row in expected]

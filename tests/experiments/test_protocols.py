@@ -16,8 +16,8 @@ from polyshot.experiments.protocols import (
     part_sources,
     settings_of,
     shapes_of,
+    shipped,
     split_options,
-    tuned,
 )
 from polyshot.experiments.request import methods_of
 from polyshot.methods.method import find_methods
@@ -142,7 +142,7 @@ def test_the_command_line_wins_over_tuning_over_the_methods_own(
 ) -> None:
     (protonet,) = find_methods(["protonet"])
     chosen = {"tiny": {"protonet": {"settings": {"learning_rate": 7.0}}}}
-    monkeypatch.setattr(protocols, "tuned", lambda: chosen)
+    monkeypatch.setattr(protocols, "shipped", lambda _: chosen)
     own = protonet.settings["learning_rate"]
     assert settings_of(protonet, "paper", {})["learning_rate"] == own
     assert settings_of(protonet, "tiny", {})["learning_rate"] == 7.0
@@ -152,7 +152,7 @@ def test_the_command_line_wins_over_tuning_over_the_methods_own(
 
 def test_the_committed_outcome_of_tuning_fits_the_methods() -> None:
     methods = {method.name: method for method in find_methods()}
-    for entries in tuned().values():
+    for entries in shipped("tuned.json").values():
         for name, entry in entries.items():
             assert set(entry["settings"]) <= set(methods[name].settings)
             tried = [point["settings"] for point in entry.get("tried", [])]

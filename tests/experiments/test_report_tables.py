@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.compare import may_pair
 from polyshot.evaluation.results import Result
-from polyshot.evaluation.stats import interval, paired
+from polyshot.evaluation.stats import interval
 from polyshot.experiments.report.paper import paper_comparisons, size_table
 from polyshot.experiments.report.summary import (
     agreement_table,
@@ -80,7 +80,9 @@ def test_differences_are_over_the_first_episodes_that_both_have() -> None:
     cell = table.rows[0].cells["protomaml"]
     assert (cell.mean, cell.half_width) == pytest.approx((slow.mean, slow.half_width), abs=1e-4)
     assert cell.gap is not None
-    assert cell.gap[:2] == pytest.approx(paired(slow.per_episode, base.per_episode[:20]))
+    assert cell.gap[:2] == pytest.approx(
+        interval(np.subtract(slow.per_episode, base.per_episode[:20]))
+    )
     assert table.episodes() == "20 to 60"
 
 
@@ -93,7 +95,7 @@ def test_seeds_are_averaged_and_paired_seed_by_seed() -> None:
     mine, its = (np.mean([r.per_episode for r in group], 0) for group in (select, base))
     assert (cell.mean, cell.half_width) == pytest.approx(interval(mine))
     assert cell.gap is not None
-    assert cell.gap[:2] == pytest.approx(paired(mine, its))
+    assert cell.gap[:2] == pytest.approx(interval(np.subtract(mine, its)))
     assert table.rows[0].cells["average"].gap is None  # no seed in common with the base
     assert table.seeds() == [0, 1, 2, 7]
     for found, values in (
@@ -157,7 +159,7 @@ def test_the_mark_follows_the_paired_interval(first: list[float], shift: int) ->
     second = [(value + 0.01 * ((shift + i) % 7)) % 1 for i, value in enumerate(first)]
     (table,) = accuracy_tables([exact("base", first), exact("select", second)])
     row = table.rows[0]
-    gap, half_width = paired(second, first)
+    gap, half_width = interval(np.subtract(second, first))
     ahead = "select" if row.cells["select"].mean > row.cells["base"].mean else "base"
     assert row.best == (ahead if abs(gap) > half_width else None)
 

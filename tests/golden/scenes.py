@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from polyshot import Pool
 from polyshot.classifier import FewShotClassifier
 from polyshot.config import AdaptationConfig, BaseConfig, Config, ModulatorConfig, SelectorConfig
 from polyshot.data.episodes import EpisodeSampler
@@ -35,7 +36,6 @@ from polyshot.models.heads import Metric
 from polyshot.models.modulators import Kind, Modulator
 from polyshot.models.resnet import ResNet, ResNetConfig
 from polyshot.models.selector import MemberAttention, Selector
-from polyshot.pool import Pool
 from polyshot.predict.predict import predict_tasks
 from polyshot.predict.rules import RULES, rule
 from polyshot.tasks import Table, Tasks, draw_tasks

@@ -14,7 +14,7 @@ from polyshot.evaluation.results import append_results, read_results
 from polyshot.experiments.protocols import configured
 from polyshot.pool.pool import Pool
 from polyshot.training.folder import enter
-from polyshot.util.files import read_checkpoint, read_weights, write_checkpoint
+from polyshot.util.tensors import read_checkpoint, read_weights, write_checkpoint
 from tests.helpers import CPU, SHAPE
 
 from .judging import judged

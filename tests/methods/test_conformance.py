@@ -27,7 +27,7 @@ from polyshot.methods.method import METHODS, Fitted, check_adaptation, find_meth
 from polyshot.predict.rules import RULES
 from polyshot.tasks import Table, Tasks
 from polyshot.training.training_run import TrainingRun
-from polyshot.util.files import read_weights
+from polyshot.util.tensors import read_weights
 from tests.helpers import (
     CPU,
     LEARNED,

@@ -366,14 +366,14 @@ def test_a_model_id_is_fetched_only_when_that_is_allowed(monkeypatch: pytest.Mon
         asked.append(options["local_files_only"])
         raise OSError("We couldn't connect to 'https://huggingface.co'.\nCheck your connection.")
 
-    one_line(
-        "transformers:nobody/nothing",
-        "neither a folder nor .*download=True, or POLYSHOT_DOWNLOAD=1",
-    )
+    one_line("transformers:nobody/nothing", "neither a folder nor .*POLYSHOT_DOWNLOAD=1 in the")
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", offline)
     one_line("transformers:nobody/nothing", "neither a folder nor")
     one_line("transformers:nobody/nothing", "could not be fetched .*connect", download=True)
-    assert asked == [True, False]
+    for value, said in (("1", "could not be fetched"), ("0", "neither a folder nor")):
+        monkeypatch.setenv("POLYSHOT_DOWNLOAD", value)  # of commands, which have no such option
+        one_line("transformers:nobody/nothing", said)
+    assert asked == [True, False, False, True]
 
 
 def test_a_package_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

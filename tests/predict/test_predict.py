@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from polyshot.classifier.estimate import mix
 from polyshot.config import AdaptationConfig
 from polyshot.errors import PolyshotError
 from polyshot.models.heads import Metric
@@ -15,7 +16,6 @@ from polyshot.predict.predict import (
     Adaptation,
     fit_tasks,
     inverse_temperature,
-    mix,
     mixed_answers,
     predict_tasks,
     tempered,

@@ -23,7 +23,7 @@ from polyshot.predict.predict import Adaptation, predict_tasks
 from polyshot.predict.rules import RULES, rule
 from polyshot.training.edit import merge
 from polyshot.training.run import train
-from polyshot.util.files import read_weights
+from polyshot.util.tensors import read_weights
 from tests.helpers import (
     QUICK,
     SHAPE,

@@ -159,12 +159,12 @@ def test_choices_are_made_on_validation_classes(
     for pack, tasks in zip(packs, run.validation, strict=True):
         assert set(tasks.classes.flatten().tolist()) <= set(pack.domain.split.val)
         assert len(tasks.classes) == config.validation_episodes
-    for tasks in run.validation_tasks():
+    for tasks in run.tuning_tasks:
         assert tasks.table.frozen
         assert len(tasks) == config.validation_episodes
-    one, other = run.validation_tasks(0), run.validation_tasks(1)
-    assert not torch.equal(one[0].support, other[0].support)
-    assert torch.equal(one[0].support, run.validation_tasks(0)[0].support)
+    again = make(packs, config, tmp_path).tuning_tasks
+    assert torch.equal(run.tuning_tasks[0].support, again[0].support)
+    assert not torch.equal(run.tuning_tasks[0].support, run.validation[0].support)
     assert run.scale(run.initial().eval()) > 0
     assert run.images("val") is run.images("val")
 

@@ -17,7 +17,7 @@ from polyshot.config import preset, to_dict
 from polyshot.data.pack import Domain, Pack, PackWriter
 from polyshot.errors import PolyshotError
 from polyshot.experiments.card import card, pool_sizes
-from polyshot.pool import Pool
+from polyshot.pool.pool import Pool
 from polyshot.training.edit import listing
 from polyshot.training.growth import own_config
 from polyshot.util.checks import (

@@ -21,14 +21,16 @@ from polyshot.util.files import (
     locked,
     new_file,
     new_folder,
-    read_checkpoint,
     read_json,
-    read_weights,
-    write_array,
     write_bytes,
-    write_checkpoint,
     write_json,
     write_text,
+)
+from polyshot.util.tensors import (
+    read_checkpoint,
+    read_weights,
+    write_array,
+    write_checkpoint,
     write_weights,
 )
 from tests.helpers import full_disk

@@ -13,15 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyshot.classifier.answering import Answering
-from polyshot.classifier.estimate import (
-    held_out_probabilities,
-    left_out_answers,
-    measured_adaptation,
-    wilson,
-)
+from polyshot.classifier.answering import Answering, networks_of
+from polyshot.classifier.estimate import held_out_answers, left_out_answers, wilson
 from polyshot.classifier.examples import Examples, Label
-from polyshot.predict.ensemble import mixed
 from polyshot.tasks import Queries
 from polyshot.util.counter_rng import key
 
@@ -162,7 +156,7 @@ def _vectors(answering: Answering, queries: Sequence[Queries]) -> Tensor:
     shares = answering.fitted.weights[:, 0].tolist()
     every = zip(shares, answering.fitted.pools, answering.pools, queries, strict=True)
     for share, one, pool, own in every:
-        networks = one.networks(pool, answering.mixes)
+        networks = networks_of(one, pool, answering.mixes)
         weights = [1.0] if answering.mixes == "modulators" else one.weights[0][one.weights[0] > 0]
         for weight, network in zip(weights, networks, strict=True):
             unit = F.normalize(own.query_of(network)[0].float().cpu(), dim=-1)
@@ -230,18 +224,11 @@ def _held_out(
     taken = torch.minimum(_spared(mask.sum(1)), torch.tensor(shot))  # [W]
     kept = (ranks < taken.unsqueeze(1)) & mask  # [T, W, S]
     asked = torch.arange(way * slots).expand(repeats, -1)
-    parts, measured = [], ""
-    for i, (pool, one) in enumerate(zip(answering.pools, answering.fitted.pools, strict=True)):
-        evidence = one.with_weights(pool, examples.support(i), answering.mixes)
-        work = kept.numel() * way * len(evidence)
-        how = measured_adaptation(pool.adaptation, answering.adaptations[i], work)
-        given = (evidence, kept, asked, answering.mixes, pool.metric, pool.adaptation, how)
-        parts.append(held_out_probabilities(*given).flatten(0, 1).unsqueeze(0))
-        measured = measured or ("prototypes" if how == "none" else how)
-    answers = mixed(parts, answering.fitted.weights)[0].view(repeats, way, slots, way)
-    right = answers.argmax(-1) == torch.arange(way)[:, None]  # [T, W, S]
+    answers, measured = held_out_answers(answering, examples, kept, asked)
+    found = answers.argmax(-1).view(kept.shape)  # [T, W, S]
+    right = found == torch.arange(way)[:, None]
     tried = mask & ~kept
     shares = (right & tried).sum(0) / tried.sum(0)  # NaN where it was never asked
-    found = np.full(len(examples), np.nan)
-    found[task.support[0][mask].numpy()] = shares[mask].numpy()
-    return found, measured
+    often = np.full(len(examples), np.nan)
+    often[task.support[0][mask].numpy()] = shares[mask].numpy()
+    return often, measured

@@ -11,7 +11,7 @@ W classes, M members, d entries an embedding; all is of one task.
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -26,13 +26,14 @@ from polyshot.models.backbone import Snapshot, state_hash
 from polyshot.models.foreign import Foreign, ForeignConfig
 from polyshot.models.heads import Metric
 from polyshot.models.loaders import LITES, can_rebuild
+from polyshot.models.modulators import fold_task
 from polyshot.pool.pool import Pool
 from polyshot.pool.precision import Precision, rounded
-from polyshot.predict import none_of_these
+from polyshot.predict import none_of_these, own_networks
 from polyshot.predict.ensemble import FittedEnsemble, fit_ensemble
 from polyshot.predict.familiar import familiar
 from polyshot.predict.none_of_these import Nearness, Threshold, learn_nearness
-from polyshot.predict.predict import Evidence
+from polyshot.predict.predict import FittedTasks
 from polyshot.predict.rules import Mix, Rule, given
 from polyshot.tasks import MAKING, Queries, Tasks
 from polyshot.util.progress import Progress
@@ -114,7 +115,7 @@ class Answering:
         return [
             own.query_of(network)[0].cpu()
             for one, pool, own in pairs
-            for network in one.networks(pool, self.mixes)
+            for network in networks_of(one, pool, self.mixes)
         ]
 
     def learn_nearness(
@@ -127,10 +128,60 @@ class Answering:
         every = zip(self.fitted.pools, self.pools, supports, strict=True)
         return _learn_nearness(
             self.fitted,
-            [one.with_weights(pool, own, self.mixes) for one, pool, own in every],
+            [evidence_of(one, pool, own, self.mixes) for one, pool, own in every],
             mask,
             self.pools[0].metric,
         )
+
+
+# --- what the networks of one pool see in the only task
+
+
+class Evidence(NamedTuple):
+    """What one network that has a say sees in the support set, before any adaptation."""
+
+    weight: float
+    support: Tensor
+    """Raw embeddings [1, W, S, d]."""
+    scale: float
+
+
+def networks_of(one: FittedTasks, pool: Pool, mixes: Mix) -> list[nn.Module]:
+    """Return the networks that have a say, as plain ones."""
+    if mixes != "modulators":
+        return [pool.network(i) for i in _asked(one)]
+    if 0 in one.blends:
+        return [one.blends[0].folded]
+    return [fold_task(pool.base, own_networks.blended(pool, one.weights[0]), 0)]
+
+
+def supports_of(one: FittedTasks, pool: Pool, tasks: Tasks, mixes: Mix) -> list[Tensor]:
+    """Embed the support set by these networks, raw ``[1, W, S, d]`` each."""
+    if mixes != "modulators":
+        return [tasks.support_of(pool.network(i)) for i in _asked(one)]
+    blend = one.blends.get(0) or own_networks.blend_networks(pool, tasks, one.weights[0], "none")
+    return [own_networks.support_embeddings(blend, tasks)]
+
+
+def evidence_of(
+    one: FittedTasks, pool: Pool, supports: Sequence[Tensor], mixes: Mix
+) -> list[Evidence]:
+    """Say how much it counts what each of these networks sees, and at which scale."""
+    weights = one.weights[0]  # [1, M]
+    if mixes == "modulators":
+        says = [(1.0, float(own_networks.blended_scale(pool, weights)))]
+    else:
+        says = [(float(weights[0, i]), pool.scales[i]) for i in _asked(one)]
+    pairs = zip(says, supports, strict=True)
+    return [Evidence(weight, support, scale) for (weight, scale), support in pairs]
+
+
+def _asked(one: FittedTasks) -> list[int]:
+    asked: list[int] = one.weights[0][0].nonzero().flatten().tolist()
+    return asked
+
+
+# --- learning
 
 
 def with_weight(weights: Tensor) -> list[int]:
@@ -186,7 +237,7 @@ def learn(
     rules = [given(say.share, mixes) for say in says]
     fitted = fit_ensemble(pools, tasks, rules, adaptations, report)
     evidence = [
-        one.evidence(pool, own, mixes)
+        evidence_of(one, pool, supports_of(one, pool, own, mixes), mixes)
         for one, pool, own in zip(fitted.pools, pools, tasks, strict=True)
     ]
     stored = pack(fitted, "six" if precision == "auto" else precision)

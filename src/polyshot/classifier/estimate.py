@@ -11,16 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyshot.classifier.answering import Answering
+from polyshot.classifier.answering import Answering, Evidence, evidence_of
 from polyshot.classifier.examples import Examples, Label
 from polyshot.config import AdaptationConfig
 from polyshot.models.heads import Metric
 from polyshot.predict.ensemble import mixed
-from polyshot.predict.predict import Evidence, mix
 from polyshot.predict.readout import fit_classifiers
 from polyshot.predict.rules import Mix
-from polyshot.util import checks
-from polyshot.util.checks import Count, Share
+from polyshot.util.checks import Count, Share, build
 from polyshot.util.device import one_thread
 
 CHUNK = 2**24
@@ -33,15 +31,15 @@ LARGEST_WORK = 2**27
 class Estimate:
     """Expected accuracy on new images, from leaving out each example in turn."""
 
-    accuracy: float
+    accuracy: Share
     """Share of the examples that the others classify right."""
-    half_width: float
+    half_width: Share
     """Half of the 95 % interval from `low` to `high`."""
-    low: float
-    high: float
-    images: int
+    low: Share
+    high: Share
+    images: Count
     """How many examples could be left out: those with another of their class."""
-    per_class: dict[Label, float]
+    per_class: dict[Label, Share]
     """By label; classes with one image are missing."""
     of: str
     """What was measured: ``prototypes``, ``head`` or ``ridge``."""
@@ -83,17 +81,43 @@ def left_out_answers(answering: Answering, examples: Examples) -> tuple[Tensor, 
     """
     mask = examples.task.present[0]  # [W, S]
     places = (mask & (mask.sum(1, keepdim=True) > 1)).nonzero()  # [k, 2]
+    answers, measured = held_out_answers(answering, examples, *each_left_out(mask))
+    return places, answers[places[:, 1], places[:, 0]], measured
+
+
+def each_left_out(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Leave out one image of each class at a time: what is kept, and what is asked about.
+
+    An image that is missing alone makes its class the rarest, and what is learned then avoids it.
+    `mask`, bool ``[W, S]``, is True where there is an image; a class of one image keeps it. Returns
+    what `held_out_answers` takes, bool ``[S, W, S]`` and int64 ``[S, W]``.
+    """
+    way, shots = mask.shape
+    kept = mask.repeat(shots, 1, 1)  # the s-th task lacks the s-th images
+    each = torch.arange(shots)
+    kept[each, :, each] &= mask.sum(1) < 2
+    return kept, torch.arange(way) * shots + each.unsqueeze(1)
+
+
+def held_out_answers(
+    answering: Answering, examples: Examples, kept: Tensor, asked: Tensor
+) -> tuple[Tensor, str]:
+    """Let parts of the examples classify some of them: probabilities ``[T, Q, W]``, and by what.
+
+    Each of T tasks learns from the images in `kept`, bool ``[T, W, S]``, and is asked about those
+    at `asked`, int64 ``[T, Q]``, counted class by class. Weights and blends stay as they are.
+    Returns also what was measured (`Estimate.of`).
+    """
     parts, measured = [], []
     for i, (pool, one) in enumerate(zip(answering.pools, answering.fitted.pools, strict=True)):
-        supports, mixes = examples.support(i), answering.mixes
-        evidence = one.with_weights(pool, supports, mixes)
-        work = mask.shape[1] * mask.numel() * len(mask) * len(evidence)
+        evidence = evidence_of(one, pool, examples.support(i), answering.mixes)
+        work = kept.numel() * kept.shape[1] * len(evidence)
         how = measured_adaptation(pool.adaptation, answering.adaptations[i], work)
-        given = (evidence, mask, places, mixes, pool.metric, pool.adaptation, how)
-        parts.append(left_out_probabilities(*given).unsqueeze(0))
-        measured.append(how)
+        given = (evidence, kept, asked, answering.mixes, pool.metric, pool.adaptation, how)
+        parts.append(held_out_probabilities(*given).flatten(0, 1).unsqueeze(0))
+        measured.append("prototypes" if how == "none" else how)
     answers = mixed(parts, answering.fitted.weights)[0]
-    return places, answers, "prototypes" if measured[0] == "none" else measured[0]
+    return answers.view(*asked.shape, -1), measured[0]
 
 
 def measured_adaptation(config: AdaptationConfig, own: str, logits: int) -> str:
@@ -108,33 +132,6 @@ def measured_adaptation(config: AdaptationConfig, own: str, logits: int) -> str:
     return own if own == "ridge" else "none"
 
 
-def left_out_probabilities(
-    evidence: Sequence[Evidence],
-    mask: Tensor,
-    places: Tensor,
-    mixes: Mix,
-    metric: Metric,
-    config: AdaptationConfig,
-    adaptation: str,
-) -> Tensor:
-    """Classify support images of one task by the others: probabilities [k, W].
-
-    One image of each class is left out at a time: an image that is missing alone makes its class
-    the rarest, and what is learned then avoids it. Weights and blends stay as they are.
-
-    `evidence` is what each network that has a say sees in the support set, `mask` bool ``[W, S]``
-    True where there is an image, `places` int64 ``[k, 2]`` class and place in it of the images.
-    `adaptation` is one on embeddings, which is learned anew each time: none, head or ridge.
-    """
-    way, shots = mask.shape
-    kept = mask.repeat(shots, 1, 1)  # [S, W, S]: the s-th task lacks the s-th images
-    each = torch.arange(shots)
-    kept[each, :, each] &= mask.sum(1) < 2  # a class of one image keeps it
-    asked = torch.arange(way) * shots + each.unsqueeze(1)  # [S, W]
-    answers = held_out_probabilities(evidence, kept, asked, mixes, metric, config, adaptation)
-    return answers[places[:, 1], places[:, 0]]
-
-
 def held_out_probabilities(
     evidence: Sequence[Evidence],
     kept: Tensor,
@@ -144,10 +141,10 @@ def held_out_probabilities(
     config: AdaptationConfig,
     adaptation: str,
 ) -> Tensor:
-    """Let parts of one support set classify its images: probabilities ``[T, Q, W]``.
+    """Let parts of one support set classify its images, as `held_out_answers` says, by one pool.
 
-    Each of T tasks learns from the images in `kept`, bool ``[T, W, S]``, and is asked about those
-    at `asked`, int64 ``[T, Q]``, counted class by class. The others as `left_out_probabilities`.
+    `evidence` is what each network that has a say sees in the support set; `adaptation` is one on
+    embeddings, which is learned anew each time: none, head or ridge.
     """
     scored = []
     for weight, support, scale in evidence:
@@ -164,6 +161,15 @@ def held_out_probabilities(
     return mix(scored, mixes).view(*asked.shape, -1)
 
 
+def mix(scored: Sequence[tuple[float, Tensor, float]], mixes: Mix) -> Tensor:
+    """Mix what networks say, each a weight, scores [n, W] and their scale: probabilities [n, W]."""
+    if mixes == "scores":
+        total = torch.stack([weight * scores for weight, scores, _ in scored]).sum(0)
+        return torch.softmax(total * sum(weight * scale for weight, _, scale in scored), -1)
+    likely = [weight * torch.softmax(scores * scale, -1) for weight, scores, scale in scored]
+    return torch.stack(likely).sum(0)
+
+
 def plain_estimate(estimate: Estimate) -> dict[str, Any]:
     """Return an estimate as plain data: JSON's keys are text, labels need not be."""
     per_class = [list(pair) for pair in estimate.per_class.items()]
@@ -172,13 +178,5 @@ def plain_estimate(estimate: Estimate) -> dict[str, Any]:
 
 def read_estimate(plain: Mapping[str, Any]) -> Estimate:
     """Read back what `plain_estimate` gave; refuses what cannot be."""
-    made: dict[str, Any] = dict(plain)
-    labels = dict(made["per_class"])
-    made["per_class"] = {
-        label: checks.build(Share, value, "per_class") for label, value in labels.items()
-    }
-    for name in ("accuracy", "half_width", "low", "high"):
-        checks.build(Share, made[name], name)
-    checks.build(Count, made["images"], "images")
-    checks.build(str, made["of"], "of")
-    return Estimate(**made)
+    made: Estimate = build(Estimate, {**plain, "per_class": dict(plain["per_class"])})
+    return made

@@ -103,18 +103,19 @@ class Pictures:
     def files(self) -> list[bytes]:
         """As files, one an image."""
         with ThreadPoolExecutor(cores()) as threads:
-            return list(threads.map(_encoded, self._items))
+            return list(threads.map(encode, self._items))
 
 
-def _encoded(item: NDArray[np.uint8] | bytes) -> bytes:
-    return item if isinstance(item, bytes) else encode(item)
+def encode(item: NDArray[np.uint8] | bytes) -> bytes:
+    """Write an image [3, size, size] as a small file, which a file is already.
 
-
-def encode(pixels: NDArray[np.uint8]) -> bytes:
-    """Write an image [3, size, size] as a small file; without loss where it is small itself."""
-    image = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+    Without loss where it is small itself.
+    """
+    if isinstance(item, bytes):
+        return item
+    image = Image.fromarray(np.ascontiguousarray(item.transpose(1, 2, 0)))
     options: dict[str, Any] = {"lossless": True, "quality": 60, "method": 4}
-    if len(pixels[0]) > LOSSLESS:
+    if len(item[0]) > LOSSLESS:
         options = {"quality": QUALITY, "method": 4}
     kind = "WEBP" if features.check("webp") else "PNG"
     file = io.BytesIO()

@@ -197,24 +197,14 @@ def label_by(
     """
     paths = read_queries(queries)
     estimate = classifier.estimate() if classifier.can_estimate else None
-    rows = label_paths(classifier, paths, report, strict)
+    images = classifier.read(paths, report)
+    if images.bad and strict:
+        raise cannot_read(images)
+    rows = label_read(classifier, paths, images, report)
     summary = str(estimate or "Expected accuracy: not known, no class has two images.")
     learned = classifier.adaptation_ if classifier.adapted_ else "none"
     members, threshold = classifier.explain(), classifier.threshold_
     return LabelledFiles(rows, members, estimate, summary, learned, threshold)
-
-
-def label_paths(
-    classifier: FewShotClassifier,
-    paths: Sequence[Path],
-    report: Progress | None = None,
-    strict: bool = False,
-) -> list[LabelledFile]:
-    """Classify files: a row each, in their order."""
-    images = classifier.read(paths, report)
-    if images.bad and strict:
-        raise cannot_read(images)
-    return label_read(classifier, paths, images, report)
 
 
 def label_read(

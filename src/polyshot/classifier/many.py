@@ -28,6 +28,7 @@ from polyshot.util.files import (
     file_system,
     is_url,
     locked_if_free,
+    read_bytes,
     read_json,
     write_bytes,
     write_json,
@@ -101,10 +102,7 @@ def label_many(
     """
     if size < 1:
         raise PolyshotError(f"Shards of {size} files hold nothing: 1 is the least.")
-    try:
-        kept = model.read_bytes()
-    except OSError as error:
-        raise PolyshotError(f"{model} cannot be read: {error.strerror}.") from None
+    kept = read_bytes(model)
     FewShotClassifier.load(model)  # a file that is none shows before any work
     for query in queries:
         next(shards([query], size))  # so does a wrong name

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from polyshot.classifier.answering import Answering
+from polyshot.classifier.answering import Answering, networks_of
 from polyshot.models.views import VIEWS, apply_view, normalise
 from polyshot.tasks import Network, Queries, Table, embed, for_prediction
 
@@ -34,7 +34,7 @@ class Graph(nn.Module):
         self._asked: list[list[nn.Module]] = []
         if answering.nearness is not None:
             pairs = zip(answering.fitted.pools, answering.pools, strict=True)
-            self._asked = [one.networks(pool, answering.mixes) for one, pool in pairs]
+            self._asked = [networks_of(one, pool, answering.mixes) for one, pool in pairs]
 
     @property
     def inputs(self) -> dict[str, int]:

@@ -52,7 +52,7 @@ def unpack(
     """
     tensors = from_stored(packed)
     fitted = [
-        _unpack_pool(_inside(tensors, str(i)), pool, one)
+        _unpack_pool(inside(tensors, str(i)), pool, one)
         for i, (pool, one) in enumerate(zip(pools, about.pools, strict=True))
     ]
     return FittedEnsemble(fitted, tensors["shares"])
@@ -67,7 +67,7 @@ def _unpack_pool(tensors: Mapping[str, Tensor], pool: Pool, about: FittedTasks) 
     }
     learned = [_unpack_network(own, pool) for _, own in _numbered(tensors, "learned")]
     blends = {}
-    if blend := _inside(tensors, "blend"):
+    if blend := inside(tensors, "blend"):
         rows, ones = torch.zeros(1, dtype=torch.int64), torch.ones(1)
         blends[0] = OwnNetworks(
             pool.base,
@@ -108,7 +108,7 @@ def _unpack_read_out(tensors: Mapping[str, Tensor], device: torch.device) -> Tas
     if (apart := tensors.get("maps")) is not None:
         own["maps"] = (_identity(apart) + apart).unsqueeze(0).to(device)
     also = None
-    if other := _inside(tensors, "also"):
+    if other := inside(tensors, "also"):
         rows = torch.zeros(1, dtype=torch.int64, device=device)
         also = rows, _unpack_read_out(other, device)
     plain = {"unit": bool(tensors["unit"]), "power": float(tensors["power"])}
@@ -131,7 +131,7 @@ def _unpack_network(tensors: Mapping[str, Tensor], pool: Pool) -> OwnNetworks:
     device = pool.device
 
     def part(name: str) -> dict[str, Tensor]:
-        return {layer: tensor.to(device) for layer, tensor in _inside(tensors, name).items()}
+        return {layer: tensor.to(device) for layer, tensor in inside(tensors, name).items()}
 
     slopes, shifts = part("slopes"), part("shifts")
     weights = {layer: own.unsqueeze(0) for layer, own in part("weights").items()}
@@ -139,7 +139,7 @@ def _unpack_network(tensors: Mapping[str, Tensor], pool: Pool) -> OwnNetworks:
     if len(sites) != len(slopes) or slopes.keys() != shifts.keys() or weights.keys() - slopes:
         raise ValueError("it acts at other layers than the network has")
     rows = torch.zeros(1, dtype=torch.int64, device=device)
-    read_out = _unpack_read_out(_inside(tensors, "read_out"), device)
+    read_out = _unpack_read_out(inside(tensors, "read_out"), device)
     factor = tensors["inverse_temperature"].to(device)
     modulators = TaskModulators(sites, weights, slopes, shifts)
     return OwnNetworks(pool.base, modulators, rows, read_out, factor)
@@ -153,13 +153,14 @@ def _under(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"{name}.{inner}": tensor for inner, tensor in tensors.items()}
 
 
-def _inside(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+def inside(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with this one and a dot, without that."""
     start = f"{name}."
     return {n.removeprefix(start): tensor for n, tensor in tensors.items() if n.startswith(start)}
 
 
 def _numbered(tensors: Mapping[str, Tensor], name: str) -> list[tuple[int, dict[str, Tensor]]]:
     """Take a numbered list apart, in its order."""
-    inside = _inside(tensors, name)
-    numbers = sorted({int(inner.partition(".")[0]) for inner in inside})
-    return [(number, _inside(inside, str(number))) for number in numbers]
+    own = inside(tensors, name)
+    numbers = sorted({int(inner.partition(".")[0]) for inner in own})
+    return [(number, inside(own, str(number))) for number in numbers]

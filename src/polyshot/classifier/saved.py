@@ -37,7 +37,8 @@ from polyshot.predict.predict import FittedTasks
 from polyshot.predict.rules import Mix
 from polyshot.util import __version__, checks
 from polyshot.util.checks import Count, Range, Sha256
-from polyshot.util.files import new_file, tensor_bytes
+from polyshot.util.files import new_file
+from polyshot.util.tensors import tensor_bytes
 
 FORMAT = 1
 """Version of the layout. A reader refuses a newer one and knows how to read every older one."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from polyshot.classifier.answering import Say
+from polyshot.classifier.packed import inside
 from polyshot.config import AdaptationConfig
 from polyshot.models.backbone import Site, sites_of
 from polyshot.models.foreign import Backbone, Foreign, ForeignConfig
@@ -118,15 +119,11 @@ def read_say(
 
     `number` is its place there; `beside` gives the networks that the file does not hold.
     """
-
-    def part(name: str) -> dict[str, Tensor]:
-        start = f"{number}.{name}."
-        return {n.removeprefix(start): t for n, t in networks.items() if n.startswith(start)}
-
-    base = _read_base(path, about, part("base"), beside, download)
+    own = inside(networks, str(number))
+    base = _read_base(path, about, inside(own, "base"), beside, download)
     modulators = {}
     for i, (name, strength) in enumerate(zip(about.domains, about.strengths, strict=True)):
-        tensors = part(f"modulators.{i}") if strength else {}
+        tensors = inside(own, f"modulators.{i}") if strength else {}
         modulators[name] = read_tensors(sites_of(base), about.kind, tensors)
         if strength:
             load_state(modulators[name], tensors, f"The modulator '{name}' of {path}")

@@ -21,6 +21,7 @@ from polyshot.classifier.advice import (
     learning_curve,
     order_to_label,
 )
+from polyshot.classifier.answering import networks_of
 from polyshot.classifier.examples import Examples, Label, Pictures, check_labels, find_classes
 from polyshot.classifier.fitted import Fitted
 from polyshot.data.images import Images
@@ -234,7 +235,7 @@ class StepByStep(Fitted):
         for i, (pool, one) in enumerate(zip(pools, answering.fitted.pools, strict=True)):
             table = examples.table(pool, self.batch)
             if mixes != "modulators":  # a blend is mixed anew, and embeds the examples itself
-                networks = one.networks(pool, mixes)
+                networks = networks_of(one, pool, mixes)
                 for network, old in zip(networks, known.embeddings[i], strict=True):
                     parts = [old[rows].to(pool.device)]
                     if items is not None:

@@ -156,7 +156,9 @@ def classify(
     """
     from polyshot.classifier.classifier import FewShotClassifier
     from polyshot.classifier.label import check_queries, check_table, label_by, label_files
+    from polyshot.classifier.many import label_many
     from polyshot.cli.display import progress, warn, warn_left_out
+    from polyshot.engines import chosen_engine
     from polyshot.experiments.labels import write_labels_page
     from polyshot.pool.forms import load_pools
     from polyshot.util.device import best_device
@@ -190,11 +192,12 @@ def classify(
                 f"A classifier knows {', '.join(told)} already: leave that out, or fit another one."
             )
         if many:
-            typer.echo(
-                _label_many(
-                    model, query, out, shard, strict, device, engine, address, threads, gpus
-                )
-            )
+            with (
+                progress("images") as report,
+                chosen_engine(engine, device, address, threads, gpus) as (runs, each),
+            ):
+                done = label_many(runs, each, model, query, out, shard, strict, report)
+            typer.echo(f"{done}\nwrote {out}")
             return
         check_queries(queries, strict)
         loaded = FewShotClassifier.load(model, where)
@@ -231,31 +234,6 @@ def _is_folder(out: str) -> bool:
         return bool(out)
     path = Path(out)
     return out.endswith("/") or path.is_dir() or not (path.suffix or path.exists())
-
-
-def _label_many(
-    model: Path,
-    query: list[str],
-    out: str,
-    shard: int,
-    strict: bool,
-    device: str | None,
-    engine: str,
-    address: str,
-    threads: int,
-    gpus: float | None,
-) -> str:
-    """Label any number of images into a folder; returns what was done."""
-    from polyshot.classifier.many import label_many
-    from polyshot.cli.display import progress
-    from polyshot.engines import chosen_engine
-
-    with (
-        progress("images") as report,
-        chosen_engine(engine, device, address, threads, gpus) as (runs, each),
-    ):
-        done = label_many(runs, each, model, query, out, shard, strict, report)
-    return f"{done}\nwrote {out}"
 
 
 def _show(answer: "LabelledFiles", out: Path | None) -> None:

@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+from pathlib import Path
 from typing import Annotated
 
 from typer import Option
@@ -54,6 +55,10 @@ StoreUrl = Annotated[
         "--engine ray, instead of Ray's object store.",
     ),
 ]
+Results = Annotated[
+    list[Path] | None, Option(help="Results of 'evaluate' or 'reproduce'; may be repeated.")
+]
+SourcePacks = Annotated[Path | None, Option(help="The sources' packs, to describe the data by.")]
 Strict = Annotated[
     bool,
     Option("--strict", help="Stop where an image cannot be read, before anything is learned."),

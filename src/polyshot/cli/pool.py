@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from polyshot.cli.options import Device
+from polyshot.cli.options import Device, Results, SourcePacks
 from polyshot.pool.default import NAME
 
 pools = typer.Typer(
@@ -150,12 +150,8 @@ def merge(
 def publish(
     pool: PoolPath,
     out: Annotated[Path, Option(help="Folder to make, which can be uploaded as it is.")],
-    results: Annotated[
-        list[Path] | None, Option(help="Results of 'evaluate' or 'reproduce'; may be repeated.")
-    ] = None,
-    packs: Annotated[
-        Path | None, Option(help="The sources' packs, to describe the data by.")
-    ] = None,
+    results: Results = None,
+    packs: SourcePacks = None,
     licence: Annotated[
         str | None, Option(help="Of the weights, as the Hub calls it: apache-2.0, cc-by-4.0, ...")
     ] = None,
@@ -165,16 +161,13 @@ def publish(
 
     Example: polyshot pool publish default --out hub --licence apache-2.0 --precision six
     """
-    from polyshot.data.pack import open_packs
-    from polyshot.evaluation.results import read_results
     from polyshot.experiments.card import card_of
     from polyshot.pool.default import check_not_shipped, pool_path
     from polyshot.pool.pool import Pool
 
     check_not_shipped(out)
     folder = pool_path(pool)
-    measured = [result for file in results or [] for result in read_results(file)]
-    text = card_of(folder, measured, open_packs(packs) if packs else [])
+    text = card_of(folder, results or [], packs)
     loaded = Pool.load(folder)
     loaded.save_pretrained(out, precision, text, licence)  # type: ignore[arg-type]
     typer.echo(f"wrote {out}: {len(loaded.members)} members, hash {loaded.hash[:12]}")

@@ -13,6 +13,8 @@ from polyshot.cli.options import (
     EngineName,
     Gpus,
     Preset,
+    Results,
+    SourcePacks,
     StoreUrl,
     Threads,
     names_in,
@@ -101,13 +103,12 @@ def info(
     from polyshot.cli.display import show_table
     from polyshot.experiments.card import pool_sizes
     from polyshot.experiments.report.paper import paper_sizes
-    from polyshot.pool.default import pool_path
     from polyshot.pool.pool import Pool
 
     if pool is None:
         show_table(("what", "parameters"), paper_sizes())
         return
-    loaded = Pool.load(pool_path(pool))
+    loaded = Pool.named(pool)
     config = loaded.about.get("config", {})
     typer.echo(
         f"{pool}: {len(loaded.members)} members ({loaded.kind} modulators), {loaded.size} px, "
@@ -122,12 +123,8 @@ def card(
         str, Argument(help="A pool: a folder made by 'train', or the one that ships.")
     ] = "default",
     out: Annotated[Path | None, Option(help="Markdown file; printed if not given.")] = None,
-    results: Annotated[
-        list[Path] | None, Option(help="Results of 'evaluate' or 'reproduce'; may be repeated.")
-    ] = None,
-    packs: Annotated[
-        Path | None, Option(help="The sources' packs, to describe the data by.")
-    ] = None,
+    results: Results = None,
+    packs: SourcePacks = None,
 ) -> None:
     """Write a pool's card: data and its licence, recipe, accuracy, limits, how to remake it.
 
@@ -135,14 +132,11 @@ def card(
 
     Example: polyshot card run/pool --packs packs --results results.jsonl --out CARD.md
     """
-    from polyshot.data.pack import open_packs
-    from polyshot.evaluation.results import read_results
     from polyshot.experiments.card import card_of
     from polyshot.experiments.report.pages import write_file
     from polyshot.pool.default import pool_path
 
-    measured = [result for file in results or [] for result in read_results(file)]
-    text = card_of(pool_path(pool), measured, open_packs(packs) if packs else [])
+    text = card_of(pool_path(pool), results or [], packs)
     if out is None:
         typer.echo(text, nl=False)
         return

@@ -33,7 +33,7 @@ from polyshot.data.readers import (
 )
 from polyshot.data.splits import SMALLEST_PART, read_split_file, split_classes
 from polyshot.errors import PolyshotError, join_names, unknown
-from polyshot.util.checks import check_name
+from polyshot.util.checks import Name, build
 from polyshot.util.device import cores
 from polyshot.util.files import no_room, undisturbed
 from polyshot.util.progress import Progress
@@ -130,7 +130,7 @@ def _choose(listings: Sequence[Listing], options: ImportOptions, path: Path) -> 
     for name in names:
         if not name or name.startswith(".") or "/" in name or "\\" in name:
             raise PolyshotError(f"'{name}' cannot be a domain's name: choose one with --name.")
-        check_name(name, "The domain's name")
+        build(Name, name, "The domain's name")
     return [listing for listing in listings if not options.only or listing.name in options.only]
 
 

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from polyshot.data.splits import ClassSplit, split_classes
 from polyshot.errors import PolyshotError, is_short_of_memory, unknown
 from polyshot.util.checks import Count, Name, Range, Sha256, read_description
-from polyshot.util.files import digest, file_digest, new_folder, write_array, write_json
+from polyshot.util.files import digest, file_digest, new_folder, write_json
+from polyshot.util.tensors import write_array
 
 FORMAT = 1
 """Version of the layout. A reader refuses a newer one and knows how to read every older one."""

@@ -21,8 +21,6 @@ class Resources:
     """Of torch, and so many cores. The same number gives the same rows on every engine."""
     gpus: float = 0.0
     """0.25: four jobs share a GPU."""
-    memory: int = 0
-    """Bytes; 0 does not say."""
 
     def __post_init__(self) -> None:
         if self.threads < 1:
@@ -31,8 +29,6 @@ class Resources:
             raise PolyshotError(
                 f"{self.gpus:g} GPUs a job cannot be: take a share of one (0.25), or 1, 2, ..."
             )
-        if self.memory < 0:
-            raise PolyshotError("A job cannot take less than no memory.")
 
 
 @dataclass(frozen=True)

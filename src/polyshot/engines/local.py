@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ import torch
 from polyshot.engines.job import Engine, Event, Failed, Job, Place, Resources, Waiting
 from polyshot.errors import PolyshotError
 from polyshot.util.device import forget
-from polyshot.util.files import locked, locked_if_free
+from polyshot.util.files import locked_if_free
 from polyshot.util.progress import Progress
 
 MOST = 4
@@ -119,7 +119,7 @@ class Local(Engine):
         while waiting.jobs:
             begun = False
             for job in waiting.ready():
-                with _lock(folder, job.key, patient) as mine:
+                with locked_if_free(folder / "locks" / f"{job.key}.lock", patient) as mine:
                     if mine:
                         begun, patient = True, False
                         waiting.jobs.remove(job)
@@ -144,28 +144,11 @@ class Local(Engine):
         self, job: Job, folder: Path, report: Progress | None
     ) -> Generator[Event, None, Failed | None]:
         told = job.call(Place(folder, self.device, job.inputs, report), *job.arguments)
-        while True:
-            try:
-                value = next(told, _END)
-            except Exception as error:  # whatever it is, the other jobs go on
-                wrong = Failed.of(error)
-                forget(error)
-                return wrong
-            if value is _END:
-                return None
-            yield Event(job, value)
-
-
-_END = object()
-
-
-def _lock(folder: Path, key: str, wait: bool) -> AbstractContextManager[bool]:
-    """Hold the lock of a job; without waiting it yields False where another process has it."""
-    file = folder / "locks" / f"{key}.lock"
-    return _always(file) if wait else locked_if_free(file)
-
-
-@contextmanager
-def _always(file: Path) -> Iterator[bool]:
-    with locked(file):
-        yield True
+        try:
+            for value in told:
+                yield Event(job, value)
+        except Exception as error:  # whatever it is, the other jobs go on
+            wrong = Failed.of(error)
+            forget(error)
+            return wrong
+        return None

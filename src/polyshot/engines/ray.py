@@ -49,6 +49,10 @@ AHEAD = 3
 """Jobs for each core of the cluster that are handed to Ray at once."""
 BAR = "jobs"
 """Name of the progress of the jobs."""
+WAVE = 512
+"""Items that Ray Data is given at once."""
+BEGUN = 2
+"""Items that an actor is given at once, so that the next is there when one is done."""
 
 
 class Ray(Engine):
@@ -128,7 +132,36 @@ class Ray(Engine):
         resources: Resources,
     ) -> Iterator[Any]:
         """Put items through actors, as many as the cluster holds, by Ray Data."""
-        yield from stream(self.ray, self.device, make, arguments, items, resources)
+        from ray import data  # noqa: PLC0415 (an extra)
+
+        context = data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
+        logging.getLogger("ray.data").setLevel(logging.ERROR)  # progress is the caller's
+        made = self.ray.put((make, arguments))
+        left = iter(items)
+        while wave := [{"item": pickle.dumps(item)} for item in itertools.islice(left, WAVE)]:
+            cluster = self.ray.cluster_resources()
+            workers = max(1, int(cluster.get("CPU", 1) / resources.threads))
+            if resources.gpus:
+                workers = max(1, min(workers, int(cluster.get("GPU", 0) / resources.gpus)))
+            answered = data.from_items(wave, override_num_blocks=len(wave)).map_batches(
+                Worker,
+                fn_constructor_args=(resources.threads, self.device.type, made),
+                batch_size=1,
+                num_cpus=resources.threads,
+                num_gpus=resources.gpus or None,
+                compute=data.ActorPoolStrategy(
+                    min_size=1,
+                    max_size=min(workers, len(wave)),
+                    max_tasks_in_flight_per_actor=BEGUN,
+                ),
+            )
+            for row in answered.iter_rows():
+                result = pickle.loads(row["result"])  # noqa: S301 (our own worker's)
+                if isinstance(result, PolyshotError):
+                    raise result
+                yield result
 
     def _room(self, job: Job) -> int:
         """Count the jobs that Ray may hold: what runs, and some that wait for their turn."""
@@ -164,11 +197,12 @@ class _Grid:
             self.engine.device.type,
             self.engine.store,
         )
-        resources = {"num_cpus": job.resources.threads, "num_gpus": job.resources.gpus}
-        if job.resources.memory:
-            resources["memory"] = job.resources.memory
         task = self.ray.remote(work).options(
-            **resources, num_returns="streaming", max_retries=0, name=job.key
+            num_cpus=job.resources.threads,
+            num_gpus=job.resources.gpus,
+            num_returns="streaming",
+            max_retries=0,
+            name=job.key,
         )
         return task.remote(order)
 
@@ -250,14 +284,6 @@ def _lost(error: Exception) -> Failed:
     )
 
 
-# --- many items, by Ray Data
-
-WAVE = 512
-"""Items that Ray Data is given at once."""
-BEGUN = 2
-"""Items that an actor is given at once, so that the next is there when one is done."""
-
-
 class Worker:
     """An actor's own worker: made once, asked often."""
 
@@ -278,44 +304,3 @@ class Worker:
             except PolyshotError as error:
                 results.append(pickle.dumps(error))
         return {"result": results}
-
-
-def stream(
-    ray: Any,
-    device: torch.device,
-    make: Callable[..., Callable[[Any], Any]],
-    arguments: tuple[Any, ...],
-    items: Iterable[Any],
-    resources: Resources,
-) -> Iterator[Any]:
-    """Yield a result an item, in the order in which they come."""
-    from ray import data  # noqa: PLC0415 (an extra)
-
-    context = data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)  # progress is the caller's
-    made = ray.put((make, arguments))
-    left = iter(items)
-    while wave := [{"item": pickle.dumps(item)} for item in itertools.islice(left, WAVE)]:
-        workers = max(1, int(ray.cluster_resources().get("CPU", 1) / resources.threads))
-        if resources.gpus:
-            gpus = ray.cluster_resources().get("GPU", 0) / resources.gpus
-            workers = max(1, min(workers, int(gpus)))
-        answered = data.from_items(wave, override_num_blocks=len(wave)).map_batches(
-            Worker,
-            fn_constructor_args=(resources.threads, device.type, made),
-            batch_size=1,
-            num_cpus=resources.threads,
-            num_gpus=resources.gpus or None,
-            compute=data.ActorPoolStrategy(
-                min_size=1,
-                max_size=min(workers, len(wave)),
-                max_tasks_in_flight_per_actor=BEGUN,
-            ),
-        )
-        for row in answered.iter_rows():
-            result = pickle.loads(row["result"])  # noqa: S301 (our own worker's)
-            if isinstance(result, PolyshotError):
-                raise result
-            yield result

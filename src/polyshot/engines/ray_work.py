@@ -5,7 +5,6 @@ also a URL of any file system that fsspec knows (s3://, gs://, a shared disk): f
 their content hash, so that what is the same is there once.
 """
 
-import fnmatch
 import itertools
 import os
 import shutil
@@ -242,9 +241,5 @@ def matching(folder: Path, patterns: Sequence[str]) -> list[str]:
     found = itertools.chain.from_iterable(
         folder.glob(f"{pattern}/*" if pattern.endswith("**") else pattern) for pattern in patterns
     )
-    files = {path for path in found if path.is_file() and not _stays(path.name)}
+    files = {path for path in found if path.is_file() and not any(map(path.match, STAYS))}
     return sorted(str(path.relative_to(folder)) for path in files)
-
-
-def _stays(name: str) -> bool:
-    return any(fnmatch.fnmatch(name, pattern) for pattern in STAYS)

@@ -14,7 +14,7 @@ from typing import Any, get_args, get_type_hints
 
 from polyshot.errors import PolyshotError
 from polyshot.util.checks import unsealed
-from polyshot.util.files import append_text, check_writable, new_file, write_bytes
+from polyshot.util.files import append_text, check_writable, new_file, read_bytes, write_bytes
 
 
 @dataclass(frozen=True)
@@ -161,10 +161,7 @@ def _to_go_on_from(path: Path) -> list[Result]:
     if not path.is_file():
         check_writable(path)
         return []
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise PolyshotError(f"{path} cannot be read: {error.strerror}.") from None
+    data = read_bytes(path)
     whole = data[: data.rfind(b"\n") + 1]
     found = read_results(path) if whole == data else _from_text(path, whole)
     if whole != data:
@@ -179,7 +176,7 @@ def read_results(path: Path) -> list[Result]:
     """
     if path.is_dir():
         return [result for file in _files(path) for result in read_results(file)]
-    return _from_parquet(path) if path.suffix == ".parquet" else _from_lines(path)
+    return _from_parquet(path) if path.suffix == ".parquet" else _from_text(path, read_bytes(path))
 
 
 def write_results(path: Path, results: Sequence[Result]) -> None:
@@ -206,11 +203,10 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def read_runs(path: Path) -> dict[str, Run]:
     """Read `runs.json`: where the rows of the tables beside it come from."""
+    data = read_bytes(path)
     try:
-        known = unsealed(json.loads(path.read_text("utf-8")))
+        known = unsealed(json.loads(data.decode()))
         return {name: Run(**about) for name, about in known.items()}
-    except OSError as error:
-        raise PolyshotError(f"{path} cannot be read: {error.strerror}.") from None
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise PolyshotError(f"{path} is damaged: {error}.") from None
 
@@ -225,13 +221,6 @@ def _files(folder: Path) -> Iterable[Path]:
                 yield path
         elif path.suffix == ".jsonl":
             yield path
-
-
-def _from_lines(path: Path) -> list[Result]:
-    try:
-        return _from_text(path, path.read_bytes())
-    except OSError as error:
-        raise PolyshotError(f"{path} cannot be read: {error.strerror}.") from None
 
 
 def _from_text(path: Path, text: bytes) -> list[Result]:

@@ -98,16 +98,6 @@ def interval(accuracies: ArrayLike) -> tuple[float, float]:
     return float(values.mean()), float(Z * values.std(ddof=1) / math.sqrt(len(values)))
 
 
-def paired(a: ArrayLike, b: ArrayLike) -> tuple[float, float]:
-    """Return the mean difference a - b on the same episodes, and its half-width."""
-    one, other = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    if one.shape != other.shape:
-        raise PolyshotError(
-            f"Paired differences need the same episodes, not {len(one)} and {len(other)}."
-        )
-    return interval(one - other)
-
-
 BINS = 15
 """Of equal width, from 0 to 1; each holds its upper end, the first one 0 as well."""
 

@@ -129,8 +129,9 @@ class Told(NamedTuple):
 class Bench:
     """Where one process works on a grid."""
 
-    def __init__(self, folder: Path, jobs: Sequence[Job], device: torch.device):
-        self.folder, self.device, self.report = folder, device, None
+    def __init__(self, jobs: Sequence[Job], device: torch.device):
+        self.device = device
+        self.report: Progress | None = None
         self.jobs = {(job.world, job.name): job for job in jobs}
         cells = [cell for job in jobs for cell in job.cells]
         self._shapes = list(dict.fromkeys(cell.shape for cell in cells))
@@ -138,8 +139,6 @@ class Bench:
         self._views: Views = jobs[0].plan.config.views if jobs else "one"  # no protocol changes it
         self._targets: dict[tuple[str, str], Target] = {}
         self._world: tuple[str, TrainingRun] | None = None
-
-    report: Progress | None
 
     def world(self, job: Job) -> TrainingRun:
         """Return the world of a job, the same as long as jobs of the same one follow."""
@@ -235,7 +234,7 @@ def leave() -> None:
 def _bench(place: engines.Place, plan: Plan, key: str) -> Bench:
     if key not in _BENCHES:
         jobs = plan.opened(place.inputs).jobs(GridFolder(place.folder))
-        set_up(key, Bench(place.folder, jobs, place.device))
+        set_up(key, Bench(jobs, place.device))
     bench = _BENCHES[key]
     bench.report = place.report
     return bench

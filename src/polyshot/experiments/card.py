@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from polyshot.config import Config, from_dict, on_backbone, preset, to_dict
-from polyshot.data.pack import Pack
+from polyshot.config import Config, changes, from_dict, on_backbone, preset, to_dict
+from polyshot.data.pack import Pack, open_packs
 from polyshot.errors import PolyshotError
 from polyshot.evaluation.compare import accuracy, group, label
-from polyshot.evaluation.results import Result
+from polyshot.evaluation.results import Result, read_results
 from polyshot.evaluation.stats import Estimate, combined
 from polyshot.experiments.protocols import shipped
 from polyshot.experiments.report.pages import render
@@ -61,11 +61,13 @@ def card(pool: Pool, results: Sequence[Result] = (), packs: Sequence[Pack] = ())
     )
 
 
-def card_of(folder: Path, results: Sequence[Result] = (), packs: Sequence[Pack] = ()) -> str:
-    """Return the card that lies with a pool, or write one, with what is known besides."""
-    if (folder / CARD).is_file() and not (results or packs):
+def card_of(folder: Path, results: Sequence[Path], packs: Path | None) -> str:
+    """Return the card that lies with a pool, or write one, with what files and packs tell."""
+    measured = [result for file in results for result in read_results(file)]
+    opened = open_packs(packs) if packs else []
+    if (folder / CARD).is_file() and not (measured or opened):
         return (folder / CARD).read_text(encoding="utf-8")
-    return card(Pool.load(folder), results, packs)
+    return card(Pool.load(folder), measured, opened)
 
 
 def _kind(pack: Pack | None) -> str:
@@ -146,14 +148,10 @@ def _changed(config: Config) -> list[str]:
     # What a backbone brings along need not be said.
     usual = to_dict(on_backbone(preset(config.preset), config.backbone))
     usual |= {"seed": config.seed, "backbone": OURS}
-
-    def walk(value: Any, other: Any, path: str) -> list[str]:
-        if isinstance(value, dict):
-            return [line for key in value for line in walk(value[key], other[key], f"{path}{key}.")]
-        shown = value if isinstance(value, str) else json.dumps(value)
-        return [] if value == other else [f"{path[:-1]}={shown}"]
-
-    return walk(to_dict(config), usual, "")
+    return [
+        f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value, _ in changes(to_dict(config), usual)
+    ]
 
 
 # --- sizes

@@ -1,18 +1,14 @@
 """A page of labelled images: thumbnails by label, the least certain first, in one file."""
 
-import base64
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from polyshot.classifier.label import LabelledFile, LabelledFiles
 from polyshot.data.images import load_images
-from polyshot.experiments.report.pages import render, write_file
+from polyshot.experiments.report.pages import as_link, render, write_file
 from polyshot.predict.none_of_these import NONE
 
 SIDE = 112
@@ -69,12 +65,6 @@ def _pictures(paths: Sequence[Path]) -> list[str]:
     made: list[str] = []
     for start in range(0, len(paths), AT_ONCE):
         pixels = load_images(list(paths[start : start + AT_ONCE]), SIDE)
-        made += [_link(each) for each in pixels]
+        pictures = (Image.fromarray(each.transpose(1, 2, 0)) for each in pixels)
+        made += [as_link(each, quality=78) for each in pictures]
     return made
-
-
-def _link(pixels: NDArray[np.uint8]) -> str:
-    """Write an image [3, side, side] into a link."""
-    file = io.BytesIO()
-    Image.fromarray(pixels.transpose(1, 2, 0)).save(file, "JPEG", quality=78, optimize=True)
-    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -241,14 +241,9 @@ def shipped(file: str) -> dict[str, Any]:
     return dict(json.loads(text))
 
 
-def tuned() -> Mapping[str, Any]:
-    """Return the outcome of tuning that Polyshot brings along: preset -> method -> entry."""
-    return shipped("tuned.json")
-
-
 def settings_of(method: Method, preset: str, overrides: Overrides) -> dict[str, float]:
-    """Return a method's settings under a preset."""
-    chosen = tuned().get(preset, {}).get(method.name, {}).get("settings", {})
+    """Return a method's settings under a preset: its own, or those that tuning chose."""
+    chosen = shipped("tuned.json").get(preset, {}).get(method.name, {}).get("settings", {})
     return {**method.settings, **chosen, **overrides.get(method.name, {})}
 
 

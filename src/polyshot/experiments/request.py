@@ -9,14 +9,7 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, did_you_mean, join_names, unknown
 from polyshot.evaluation.compare import BASELINE
 from polyshot.experiments.grid_folder import Cell
-from polyshot.experiments.protocols import (
-    PARTS,
-    SHAPES,
-    Overrides,
-    Protocol,
-    Trial,
-    find_protocols,
-)
+from polyshot.experiments.protocols import PARTS, SHAPES, Overrides, Protocol, Trial, find_protocols
 from polyshot.methods.method import Method, find_methods
 from polyshot.pool.files import check_domains
 

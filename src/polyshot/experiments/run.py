@@ -122,7 +122,7 @@ class _Run:
         for job in self.jobs:
             for cell in list(self.open[job]):
                 self._complete(job, cell)
-        bench.set_up(self.key, Bench(self.grid.path, self.jobs, self.engine.device))
+        bench.set_up(self.key, Bench(self.jobs, self.engine.device))
         work = list(self._work())
         measured = {one.key: job for job, one in work if job is not None}
         every = [one for _, one in work]

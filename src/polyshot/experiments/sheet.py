@@ -45,16 +45,16 @@ def contact_sheet(pack: Pack, classes: int = 48, examples: int = 8, seed: int = 
     return _columns(title, rows, examples, pack.size)
 
 
-def episode_sheet(pack: Pack, episodes: Episodes, number: int = 0) -> Image.Image:
-    """Draw one episode: a row a class, its support set left, its queries right of a gap."""
+def episode_sheet(pack: Pack, episodes: Episodes) -> Image.Image:
+    """Draw the first episode: a row a class, its support set left, its queries right of a gap."""
     rows = []
     domain = pack.domain
-    for way, class_id in enumerate(episodes.classes[number].tolist()):
+    for way, class_id in enumerate(episodes.classes[0].tolist()):
         if class_id < 0:  # padding of a variable episode
             continue
         support, query = (
             _tiles(pack.images[np.sort(ids[ids >= 0].numpy())])
-            for ids in (episodes.support[number, way].cpu(), episodes.query[number, way].cpu())
+            for ids in (episodes.support[0, way].cpu(), episodes.query[0, way].cpu())
         )
         blank = Image.new("RGB", (pack.size, pack.size), PAPER)
         rows.append((domain.class_names[class_id], "", [*support, blank, *query]))

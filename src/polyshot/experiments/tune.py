@@ -9,7 +9,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -26,7 +25,6 @@ from polyshot.experiments.bench import Plan, fitting_job, training_job
 from polyshot.experiments.grid_folder import GridFolder
 from polyshot.experiments.request import Request
 from polyshot.methods.method import Method, Settings, find_methods
-from polyshot.tasks import Tasks
 from polyshot.training.training_run import TrainingRun, settings_mark
 from polyshot.util.files import read_json, write_json
 from polyshot.util.progress import Progress
@@ -108,7 +106,7 @@ class _Search:
         wanted = [(method, points(method)) for method in methods]
         self.total = sum(len(every) for _, every in wanted)
         self._tell()
-        _set_up(self.key, _World(replace(self.world, device=self.engine.device)))
+        _set_up(self.key, replace(self.world, device=self.engine.device))
         try:
             for turn in range(1 + MOST_BEYOND):
                 if turn:
@@ -119,7 +117,7 @@ class _Search:
                 ]
                 wanted = [(method, [one]) for method, one in further if one is not None]
         finally:
-            _WORLDS.clear()
+            _RUNS.clear()
         found = []
         for method in methods:
             tried = self.tried[method.name]
@@ -174,34 +172,21 @@ class _Search:
 # --- wherever a point is tried
 
 
-class _World:
-    """The world of all sources, and its validation tasks, as a process holds them."""
-
-    def __init__(self, run: TrainingRun):
-        self.run = run
-
-    @cached_property
-    def tasks(self) -> list[Tasks]:
-        """The tasks that points are compared on."""
-        return self.run.validation_tasks()
+_RUNS: dict[str, TrainingRun] = {}
+"""The one that this process works on, of all sources, by the name of its search."""
 
 
-_WORLDS: dict[str, _World] = {}
-"""The one that this process works on, by the name of its search."""
+def _set_up(key: str, run: TrainingRun) -> None:
+    _RUNS.clear()
+    _RUNS[key] = run
 
 
-def _set_up(key: str, world: _World) -> None:
-    _WORLDS.clear()
-    _WORLDS[key] = world
-
-
-def _world(place: engines.Place, plan: Plan, key: str) -> _World:
-    if key not in _WORLDS:
+def _run(place: engines.Place, plan: Plan, key: str) -> TrainingRun:
+    if key not in _RUNS:
         opened, folder = plan.opened(place.inputs), GridFolder(place.folder).worlds
-        run = TrainingRun(opened.sources, plan.config, folder, place.device)
-        _set_up(key, _World(run))
-    _WORLDS[key].run.report = place.report
-    return _WORLDS[key]
+        _set_up(key, TrainingRun(opened.sources, plan.config, folder, place.device))
+    _RUNS[key].report = place.report
+    return _RUNS[key]
 
 
 def _train(
@@ -209,7 +194,7 @@ def _train(
 ) -> Iterator[None]:
     """Do a training that points share."""
     (method,) = find_methods([name])
-    every = method.shared(_world(place, plan, key).run, settings)
+    every = method.shared(_run(place, plan, key), settings)
     (found,) = (each for each in every if each.key == training)
     found.do()
     yield None
@@ -219,15 +204,15 @@ def _try(
     place: engines.Place, plan: Plan, key: str, name: str, settings: Settings
 ) -> Iterator[float]:
     """Measure a point on validation classes, unless another process has just done it."""
-    world, (method,) = _world(place, plan, key), find_methods([name])
-    known = _Outcome(GridFolder(place.folder), world.run).known(method, settings)
+    run, (method,) = _run(place, plan, key), find_methods([name])
+    known = _Outcome(GridFolder(place.folder), run).known(method, settings)
     if known is not None:
         yield known
         return
-    fitted, how = method.fit(world.run, settings), method.tuned_with
+    fitted, how = method.fit(run, settings), method.tuned_with
     few = SLOW_EPISODES if how in method.slow else None
-    own = [each.part(slice(0, few)) for each in world.tasks]
-    dim = world.run.config.model.dim
+    own = [each.part(slice(0, few)) for each in run.tuning_tasks]
+    dim = run.config.model.dim
     means = [answer(fitted, each, how, dim).accuracies.mean() for each in own]
     yield round(float(torch.stack(means).mean()), 5)
 

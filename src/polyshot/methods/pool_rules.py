@@ -13,7 +13,6 @@ from polyshot.methods.method import BEYOND, Fitted, Method, Settings, register
 from polyshot.models.backbone import parameter_count
 from polyshot.models.modulators import Kind
 from polyshot.pool.pool import Pool
-from polyshot.predict.familiar import familiar
 from polyshot.predict.predict import predict_tasks
 from polyshot.predict.rules import RULES, rule
 from polyshot.tasks import Tasks
@@ -56,10 +55,6 @@ class PoolWithRule(Fitted):
     def selections(self, tasks: Tasks) -> Tensor | None:
         """Return which member `select` chooses: [E, M]."""
         return self.weights(tasks) if self.rule == "select" else None
-
-    def familiar(self, tasks: Tasks) -> Tensor:
-        """Tell which tasks are like those of the pool's sources: bool [E]."""
-        return familiar(self.pool, tasks)
 
     def parameters(self) -> int:
         """Count base, modulators and, where the rule asks them, the selector and the attention."""

@@ -67,17 +67,16 @@ _WALKS: WeakKeyDictionary[nn.Module, tuple["Snapshot", Walk]] = WeakKeyDictionar
 _LAYERS: WeakKeyDictionary[nn.Module, list[Site]] = WeakKeyDictionary()
 
 
-def layers_of(network: nn.Module, size: int = 64) -> list[Site]:
+def layers_of(network: nn.Module) -> list[Site]:
     """List the convolutions and linear layers of a network in the order of its forward pass.
 
-    A backbone of ours declares them (`layers`); for others one image of `size` pixels is sent
-    through, once.
+    A backbone of ours declares them (`layers`); for others a small image is sent through, once.
     """
     declared = getattr(network, "layers", None)
     if isinstance(declared, list):
         return declared
     if network not in _LAYERS:
-        _LAYERS[network] = find_layers(network, torch.zeros(1, 3, size, size))
+        _LAYERS[network] = find_layers(network, torch.zeros(1, 3, 64, 64))
     return _LAYERS[network]
 
 

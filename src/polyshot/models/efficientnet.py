@@ -120,8 +120,6 @@ class EfficientNetLite(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.conv_head = nn.Conv2d(inputs, head, 1, bias=False)
         self.bn1 = _norm(head)
-        self.dim = head
-        """Length of an embedding."""
 
     def forward(self, images: Tensor) -> Tensor:
         """Embed images, (pixel - 127) / 128: [B, 3, H, W] -> [B, d], float32 also in autocast."""

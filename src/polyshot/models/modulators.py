@@ -222,7 +222,7 @@ class TaskAct(Act):
             y = own(x) + pointwise(x, self.weight, self.site, self.tasks)
         else:
             y = self._in_one(self.pointwise_layer, x, self.weight)
-        return y if self.site.norm is not None else self._moved(y)
+        return y if self.site.norm is not None else self.norm(own, y)
 
     def _in_one(self, layer: nn.Module, x: Tensor, weight: Tensor) -> Tensor:
         """Take the sum of the layer's own map and the task's: one product instead of two."""
@@ -232,9 +232,6 @@ class TaskAct(Act):
 
     def norm(self, own: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
         """Scale and shift the channels by each task's numbers, batch norm's among them."""
-        return self._moved(y)
-
-    def _moved(self, y: Tensor) -> Tensor:
         slope = by_image(self.slope, y, self.tasks, self.site.axis)
         return torch.addcmul(by_image(self.shift, y, self.tasks, self.site.axis), y, slope)
 
@@ -306,18 +303,14 @@ def no_weights(base: nn.Module, sites: Sequence[Site]) -> dict[str, Tensor]:
 
 def fold_task(base: AnyNetwork, modulators: TaskModulators, task: int) -> AnyNetwork:
     """Return one task's network as a plain one; the base stays as it is."""
-    folded = copied(base)
-
-    def own(part: Mapping[str, Tensor], layer: str) -> Tensor:
-        return part[layer][task if len(part[layer]) > 1 else 0]
-
+    folded, own = copied(base), modulators.rows(torch.tensor([task]))
     with torch.no_grad():
-        for site in modulators.sites:
+        for site in own.sites:
             layer = folded.get_submodule(site.layer)
             kernel = layer.get_parameter("weight")
-            slope, shift = own(modulators.slopes, site.layer), own(modulators.shifts, site.layer)
-            if site.layer in modulators.weights:
-                weight = own(modulators.weights, site.layer)
+            (slope,), (shift,) = own.slopes[site.layer], own.shifts[site.layer]
+            if site.layer in own.weights:
+                (weight,) = own.weights[site.layer]
                 if site.tap is None:
                     kernel.add_(weight)
                 else:  # a 1x1 kernel is one tap of a larger one

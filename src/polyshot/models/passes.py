@@ -57,8 +57,8 @@ class Pass:
     def __init__(self, acts: Mapping[str, Act]):
         self.acts = acts
         self.called: list[str] = []
-        self.reached: str | None = None
-        """The layer at which it was stopped."""
+        self.reached = False
+        """Whether it was stopped at the first layer that learns."""
 
     def call(self, place: Place, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Run a module, or what acts in its place."""
@@ -84,10 +84,6 @@ class Counting(Pass):
 
 class ReachedError(BaseException):  # no network's own `except Exception` may hold it
     """The first layer that learns was reached."""
-
-    def __init__(self, layer: str):
-        super().__init__(layer)
-        self.layer = layer
 
 
 class _Stopped(Pass):

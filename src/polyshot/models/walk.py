@@ -183,7 +183,7 @@ class Walk:
                 )
             noting = Noting(first)
             self._run(noting, two)
-            if first and noting.reached is None:
+            if first and not noting.reached:
                 self._refuse(first)
             whole = [
                 Kept("", changed=two._version != version),
@@ -231,8 +231,8 @@ class Walk:
         try:
             with _fast_path_off():
                 return self.network(images)
-        except ReachedError as reached:
-            under_way.reached = reached.layer
+        except ReachedError:
+            under_way.reached = True
             return None
         finally:
             state.under_way = None

@@ -31,7 +31,8 @@ from polyshot.pool.description import FORMAT, Description, SelectorShape
 from polyshot.pool.precision import Precision, from_stored, to_stored
 from polyshot.pool.statistics import from_tensors, to_tensors
 from polyshot.util import __version__, checks
-from polyshot.util.files import new_folder, tensor_bytes, write_bytes, write_json, write_text
+from polyshot.util.files import new_folder, write_bytes, write_json, write_text
+from polyshot.util.tensors import tensor_bytes
 
 if TYPE_CHECKING:
     from polyshot.pool.pool import Pool
@@ -270,7 +271,7 @@ def check_domains(domains: Sequence[str]) -> None:
     """Refuse names that are paths, and domains whose files would be one where case is ignored."""
     files: dict[str, str] = {}
     for name in domains:
-        checks.check_name(name, "The name of a domain")
+        checks.build(checks.Name, name, "The name of a domain")
         other = files.setdefault(modulator_file(name).lower(), name)
         if other != name:
             raise PolyshotError(

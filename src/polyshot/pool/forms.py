@@ -53,10 +53,7 @@ def _form(name: str, device: torch.device) -> list[Pool]:
     pool = Pool.named(ON_LITE0, device)
     if name == FAST:
         return [replace(pool, query_views="one")]
-    return [pool, _beside(device)] if is_installed(LITE2) else [pool]
-
-
-def _beside(device: torch.device) -> Pool:
-    """Return what has a say beside Lite0: it errs in other places, and is read out by ridge."""
-    pool = Pool.named(LITE2, device)
-    return replace(pool, adaptation=replace(pool.adaptation, least_shots=MOST))  # no tsa
+    if not is_installed(LITE2):
+        return [pool]
+    other = Pool.named(LITE2, device)  # it errs in other places, and is read out by ridge
+    return [pool, replace(other, adaptation=replace(other.adaptation, least_shots=MOST))]  # no tsa

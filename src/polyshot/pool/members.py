@@ -18,12 +18,7 @@ from polyshot.config import AdaptationConfig, for_hash
 from polyshot.data.shapes import EpisodeShape
 from polyshot.errors import PolyshotError, join_names
 from polyshot.models.backbone import Snapshot, channels_last, state_hash
-from polyshot.models.foreign import (
-    EMBEDDINGS,
-    NO_IMAGES,
-    Backbone,
-    ForeignConfig,
-)
+from polyshot.models.foreign import EMBEDDINGS, NO_IMAGES, Backbone, ForeignConfig
 from polyshot.models.heads import Metric
 from polyshot.models.modulators import Kind, Modulator, fold
 from polyshot.models.resnet import ResNetConfig

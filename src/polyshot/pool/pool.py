@@ -15,13 +15,7 @@ import torch
 
 from polyshot.config import FOREIGN_VIEWS, foreign_adaptation
 from polyshot.errors import PolyshotError
-from polyshot.models.foreign import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Foreign,
-    Given,
-    as_module,
-)
+from polyshot.models.foreign import IMAGENET_MEAN, IMAGENET_STD, Foreign, Given, as_module
 from polyshot.models.heads import USUAL_SCALE, Metric
 from polyshot.models.loaders import LOADERS, load_backbone
 from polyshot.models.modulators import Kind

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from polyshot.errors import PolyshotError
 from polyshot.models.modulators import read_tensors
 from polyshot.models.resnet import ResNet, ResNetConfig
-from polyshot.util.files import tensor_bytes
+from polyshot.util.tensors import tensor_bytes
 
 Precision = Literal["full", "half", "eight", "six"]
 """Bits of a weight: 32 (to the bit as trained), 16, 8, or 6."""

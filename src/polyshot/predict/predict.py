@@ -23,9 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from polyshot.errors import unknown
-from polyshot.models.modulators import fold_task
 from polyshot.pool.pool import Pool
-from polyshot.predict import own_networks
 from polyshot.predict.adapt.tsa import learn_own_networks
 from polyshot.predict.familiar import in_common
 from polyshot.predict.own_networks import OwnNetworks, blend_networks
@@ -59,15 +57,6 @@ class Consulted(NamedTuple):
     """int64 ``[k]``, the tasks that ask it; None: all."""
     classifiers: TaskClassifiers
     """Of these tasks."""
-
-
-class Evidence(NamedTuple):
-    """What one network sees in the support set of a single task, before any adaptation."""
-
-    weight: float
-    support: Tensor
-    """Raw embeddings [1, W, S, d]."""
-    scale: float
 
 
 def check_adaptation(name: str, more: Sequence[str] = ()) -> None:
@@ -305,39 +294,6 @@ class FittedTasks:
             return any(each.also is not None for each in classifiers)
         return self.adaptation in ("head", "ridge")
 
-    def evidence(self, pool: Pool, tasks: Tasks, mixes: Mix) -> list[Evidence]:
-        """Return what each network that has a say sees in the support set of the only task."""
-        if mixes == "modulators":
-            blend = self.blends.get(0) or blend_networks(pool, tasks, self.weights[0], "none")
-            supports = [own_networks.support_embeddings(blend, tasks)]
-        else:
-            supports = [tasks.support_of(pool.network(i)) for i in self._asked]
-        return self.with_weights(pool, supports, mixes)
-
-    def with_weights(self, pool: Pool, supports: Sequence[Tensor], mixes: Mix) -> list[Evidence]:
-        """Say how much it counts what each network sees, ``[1, W, S, d]``, and at which scale."""
-        weights = self.weights[0]  # [1, M]
-        if mixes == "modulators":
-            says = [(1.0, float(own_networks.blended_scale(pool, weights)))]
-        else:
-            says = [(float(weights[0, i]), pool.scales[i]) for i in self._asked]
-        pairs = zip(says, supports, strict=True)
-        return [Evidence(weight, support, scale) for (weight, scale), support in pairs]
-
-    def networks(self, pool: Pool, mixes: Mix) -> list[nn.Module]:
-        """Return the networks of `evidence`, as plain ones."""
-        if mixes != "modulators":
-            return [pool.network(i) for i in self._asked]
-        if 0 in self.blends:
-            return [self.blends[0].folded]
-        return [fold_task(pool.base, own_networks.blended(pool, self.weights[0]), 0)]
-
-    @property
-    def _asked(self) -> list[int]:
-        """The members that have a say in the only task."""
-        asked: list[int] = self.weights[0][0].nonzero().flatten().tolist()
-        return asked
-
 
 def _factor(pool: Pool, tasks: Tasks, adaptation: str) -> Tensor | None:
     """Say how sure answers may be that an adaptation on embeddings gives: ``[E]``, or as it is."""
@@ -368,12 +324,3 @@ def mixed_answers(learned: Tensor, plain: Tensor | None, share: float, factor: T
     if plain is not None:
         known = share * known + (1 - share) * plain.clamp(min=1e-12).log()
     return torch.softmax(factor * known, -1)
-
-
-def mix(scored: Sequence[tuple[float, Tensor, float]], mixes: Mix) -> Tensor:
-    """Mix what networks say, each a weight, scores [n, W] and their scale: probabilities [n, W]."""
-    if mixes == "scores":
-        total = torch.stack([weight * scores for weight, scores, _ in scored]).sum(0)
-        return torch.softmax(total * sum(weight * scale for weight, _, scale in scored), -1)
-    likely = [weight * torch.softmax(scores * scale, -1) for weight, scores, scale in scored]
-    return torch.stack(likely).sum(0)

@@ -196,10 +196,6 @@ def _blend_members(pool: Pool) -> list[int]:
     return _all_members(pool) if pool.selector is None else [0]
 
 
-def _for_soup(pool: Pool, tasks: Tasks) -> Tensor:
-    return uniform(pool, tasks)
-
-
 def _no_members(_: Pool) -> list[int]:
     return []
 
@@ -256,7 +252,7 @@ _ALL = (
     Rule("sur", ABOUT["sur"], by_sur, mixes="scores", selector=True),
     Rule("urt", ABOUT["urt"], by_attention, mixes="scores", check=Pool.check_urt),
     Rule("blend", ABOUT["blend"], _for_blend, _blend_members, mixes="modulators", selector=True),
-    Rule("soup", ABOUT["soup"], _for_soup, _no_members, mixes="modulators"),
+    Rule("soup", ABOUT["soup"], uniform, _no_members, mixes="modulators"),
 )
 RULES: dict[str, Rule] = {rule.name: rule for rule in _ALL}
 

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from polyshot.errors import PolyshotError
-from polyshot.serving.asking import asking_routes, export_routes
+from polyshot.serving.asking import asking_routes
 from polyshot.serving.guard import Guard
 from polyshot.serving.limits import RefusedError
 from polyshot.serving.routes import PROBLEMS, project_routes
@@ -46,7 +46,6 @@ def make_app(service: Service, host: str = "127.0.0.1", token: str | None = None
     _handle_errors(app)
     app.include_router(project_routes(service))
     app.include_router(asking_routes(service))
-    app.include_router(export_routes(service))
 
     @app.get("/healthz", tags=["service"])
     def healthz() -> Health:

@@ -13,10 +13,10 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from polyshot.serving.learning import ENDED, Job
+from polyshot.serving.learning import ENDED, JobInfo
 from polyshot.serving.limits import RefusedError
 from polyshot.serving.routes import PROBLEMS, ProjectId
-from polyshot.serving.schemas import BODY, Answers, JobInfo, Problem, read_uploads
+from polyshot.serving.schemas import BODY, Answers, Problem, read_uploads
 from polyshot.serving.service import DOUBTFUL, Service, at_rate, described
 from polyshot.util.scratch import scratch_folder
 
@@ -31,19 +31,19 @@ def asking_routes(service: Service) -> APIRouter:
     @routes.post("/fit", status_code=202, tags=["fit"])
     def start_fit(project: ProjectId) -> JobInfo:
         """Learn from the examples, as a job; one that runs is left and begun anew."""
-        return _job(learner.start(project))
+        return learner.start(project)
 
     @routes.get("/fit", tags=["fit"])
     def get_fit(project: ProjectId) -> JobInfo:
         """Say how far the latest job is."""
         store.project(project)
-        return _job(learner.job(project))
+        return learner.job(project)
 
     @routes.delete("/fit", tags=["fit"])
     def cancel_fit(project: ProjectId) -> JobInfo:
         """Cancel the job; what was learned before stays."""
         store.project(project)
-        return _job(learner.cancel(project))
+        return learner.cancel(project)
 
     @routes.get(
         "/fit/events",
@@ -107,43 +107,6 @@ def asking_routes(service: Service) -> APIRouter:
         """Name the images without a label whose labels would help most, these first."""
         return await service.next_to_label(project, count)
 
-    return routes
-
-
-async def _events(service: Service, project: str, job: Job | None) -> AsyncIterator[str]:
-    """Tell each change of a job until it has ended, or until its project is deleted."""
-    service.streams += 1
-    try:
-        seen, quiet = None, 0
-        while job is not None:
-            if job != seen:
-                yield f"data: {json.dumps(asdict(job))}\n\n"
-                seen, quiet = job, 0
-            if job.state in ENDED:
-                return
-            await asyncio.sleep(0.1)
-            quiet += 1
-            if quiet % 100 == 0:
-                yield ": still there\n\n"
-            job = service.learner.find(project)
-    finally:
-        service.streams -= 1
-
-
-def _job(job: Job) -> JobInfo:
-    return JobInfo(**asdict(job))
-
-
-def _members(service: Service, project: str) -> list[dict[str, Any]]:
-    report = service.learner.report(project)
-    return [] if report is None else list(report["members"])
-
-
-def export_routes(service: Service) -> APIRouter:
-    """Make the routes."""
-    routes = APIRouter(prefix="/api/projects/{project}", responses=PROBLEMS)
-    store, learner = service.store, service.learner
-
     @routes.get(
         "/export/{what}",
         tags=["export"],
@@ -176,6 +139,31 @@ def export_routes(service: Service) -> APIRouter:
         return _download(data, f"{known.name}.{ending}", "application/octet-stream")
 
     return routes
+
+
+async def _events(service: Service, project: str, job: JobInfo | None) -> AsyncIterator[str]:
+    """Tell each change of a job until it has ended, or until its project is deleted."""
+    service.streams += 1
+    try:
+        seen, quiet = None, 0
+        while job is not None:
+            if job != seen:
+                yield f"data: {json.dumps(asdict(job))}\n\n"
+                seen, quiet = job, 0
+            if job.state in ENDED:
+                return
+            await asyncio.sleep(0.1)
+            quiet += 1
+            if quiet % 100 == 0:
+                yield ": still there\n\n"
+            job = service.learner.find(project)
+    finally:
+        service.streams -= 1
+
+
+def _members(service: Service, project: str) -> list[dict[str, Any]]:
+    report = service.learner.report(project)
+    return [] if report is None else list(report["members"])
 
 
 def _download(data: bytes, name: str, kind: str) -> Response:

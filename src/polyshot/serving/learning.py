@@ -29,15 +29,15 @@ ENDED: tuple[State, ...] = ("done", "failed", "cancelled")
 
 
 @dataclass(frozen=True)
-class Job:
+class JobInfo:
     """How far a fit is."""
 
     number: int
     state: State
-    step: str = ""
-    done: int = 0
-    total: int = 0
-    message: str = ""
+    step: str
+    done: int
+    total: int
+    message: str
     """What went wrong, for people."""
 
 
@@ -58,7 +58,7 @@ class Learner:
         """Learn with what `make` returns, a classifier that has learned nothing yet."""
         self.store, self._make, self.metrics, self.memory = store, make, metrics, memory
         memory.give_up = self.give_up
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, JobInfo] = {}
         self._cancelled: set[int] = set()
         self._loaded: OrderedDict[str, tuple[FewShotClassifier, str]] = OrderedDict()
         self._lock = threading.RLock()
@@ -68,7 +68,7 @@ class Learner:
         self._thread = threading.Thread(target=self._work, name="fits", daemon=True)
         self._thread.start()
 
-    def start(self, project: str) -> Job:
+    def start(self, project: str) -> JobInfo:
         """Let a project learn; if it waits to do so already, that is the same job."""
         known = self.store.project(project)
         if known.source and not any(self.store.counts(project)) and self.store.fit_of(project):
@@ -87,14 +87,14 @@ class Learner:
             if self._running() >= self.store.limits.jobs:
                 raise RefusedError(429, "Many fits are waiting: ask again later.")
             self._count += 1
-            made = Job(self._count, "waiting")
+            made = JobInfo(self._count, "waiting", "", 0, 0, "")
             if job is not None and job.state == "running":  # its examples are not the latest
                 self._cancelled.add(job.number)
             self._jobs[project] = made
             self._queue.put(project)
             return made
 
-    def cancel(self, project: str) -> Job:
+    def cancel(self, project: str) -> JobInfo:
         """Stop a project's job at its next step; what was learned before stays."""
         with self._lock:
             job = self.job(project)
@@ -104,14 +104,14 @@ class Learner:
                     self._set(project, replace(job, state="cancelled"))
             return self._jobs[project]
 
-    def job(self, project: str) -> Job:
+    def job(self, project: str) -> JobInfo:
         """Return the latest job of a project."""
         job = self._jobs.get(project)
         if job is None:
             raise RefusedError(404, "Nothing was learned since the service was started.")
         return job
 
-    def find(self, project: str) -> Job | None:
+    def find(self, project: str) -> JobInfo | None:
         """Return the latest job of a project, if there is one."""
         return self._jobs.get(project)
 
@@ -167,7 +167,7 @@ class Learner:
         while len(self._loaded) > self.store.limits.models:
             self._loaded.popitem(last=False)
 
-    def _set(self, project: str, job: Job) -> None:
+    def _set(self, project: str, job: JobInfo) -> None:
         with self._lock:
             now = self._jobs.get(project)
             if now is not None and now.number == job.number:
@@ -194,7 +194,7 @@ class Learner:
             self.metrics.add("fits_total", label=f'outcome="{end.state}"')
             self._set(project, replace(end, step=""))
 
-    def _fit(self, project: str, job: Job) -> None:
+    def _fit(self, project: str, job: JobInfo) -> None:
         def report(step: str, done: int, total: int) -> None:
             if job.number in self._cancelled:
                 raise _CancelledError

@@ -11,6 +11,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from polyshot.serving.learning import JobInfo
 from polyshot.serving.limits import Limits, RefusedError
 
 Name = Annotated[str, Field(min_length=1, max_length=100, examples=["cat"])]
@@ -62,17 +63,6 @@ class ClassInfo(BaseModel):
 
     name: str
     examples: int
-
-
-class JobInfo(BaseModel):
-    """How far a fit is."""
-
-    number: int
-    state: Literal["waiting", "running", "done", "failed", "cancelled"]
-    step: str
-    done: int
-    total: int
-    message: str
 
 
 class ProjectInfo(BaseModel):

@@ -6,7 +6,7 @@ import io
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from polyshot.serving.decoding import Decoder
 from polyshot.serving.learning import Learner
 from polyshot.serving.limits import Limits, Memory, Metrics, RefusedError
 from polyshot.serving.records import Kept, Picture, Project
-from polyshot.serving.schemas import AnswerInfo, ClassInfo, JobInfo, ProjectInfo, Upload
+from polyshot.serving.schemas import AnswerInfo, ClassInfo, ProjectInfo, Upload
 from polyshot.serving.store import Store
 
 NEXT = 300
@@ -69,7 +69,6 @@ class Service:
     def about(self, project: Project) -> ProjectInfo:
         """Describe a project."""
         labelled, unlabelled = self.store.counts(project.id)
-        job = self.learner.find(project.id)
         return ProjectInfo(
             id=project.id,
             name=project.name,
@@ -81,7 +80,7 @@ class Service:
             labelled=labelled,
             unlabelled=unlabelled,
             fitted=self.learner.report(project.id),
-            job=None if job is None else JobInfo(**asdict(job)),
+            job=self.learner.find(project.id),
         )
 
     def delete(self, project: str) -> None:

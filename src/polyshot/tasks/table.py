@@ -20,8 +20,9 @@ from polyshot.errors import PolyshotError
 from polyshot.models.backbone import Snapshot, fused, state_hash
 from polyshot.models.views import MEAN, STD, Views, normalise, over_views
 from polyshot.util.device import bf16_on, for_device, in_parts
-from polyshot.util.files import digest, new_file, write_array
+from polyshot.util.files import digest, new_file
 from polyshot.util.progress import Progress
+from polyshot.util.tensors import write_array
 
 Network = Callable[[Tensor], Tensor]
 """Normalised images [B, 3, H, W] to embeddings [B, d]; usually a module."""

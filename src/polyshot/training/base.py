@@ -24,7 +24,7 @@ from polyshot.training.step import Step
 from polyshot.training.validation import class_accuracies, validation_tasks
 from polyshot.util import counter_rng
 from polyshot.util.device import bf16_on, can_compile, graphed, on_device, seeded
-from polyshot.util.files import read_weights
+from polyshot.util.tensors import read_weights
 
 WORTH_COMPILING = 2000
 """Updates from which on a compiled network pays for half a minute of compiling."""

@@ -30,14 +30,8 @@ from polyshot.training.validation import source_sampler
 from polyshot.util import __version__
 from polyshot.util.checks import BadValueError, build
 from polyshot.util.device import AnyModule, on_device
-from polyshot.util.files import (
-    clear_leftovers,
-    digest,
-    file_digest,
-    read_json,
-    read_weights,
-    write_json,
-)
+from polyshot.util.files import clear_leftovers, digest, file_digest, read_json, write_json
+from polyshot.util.tensors import read_weights
 
 
 def check_sources(packs: Sequence[Pack], config: Config) -> None:
@@ -65,12 +59,19 @@ def check_sources(packs: Sequence[Pack], config: Config) -> None:
         source_sampler(pack, "val", config.shape, 0)
 
 
+def check_place(out: Path, start: Path | None) -> None:
+    """Refuse what cannot be a run's folder, and weights to start from that are not there."""
+    if start is not None and not start.is_file():
+        raise PolyshotError(f"There is no file {start} to start from.")
+    if out.exists() and not out.is_dir():
+        raise PolyshotError(f"{out} is a file, a run needs a folder.")
+
+
 def enter(
     out: Path, packs: Sequence[Pack], config: Config, start: Path | None, device: torch.device
 ) -> None:
     """Describe a new run in its folder, or check that an old one is the same training."""
-    if start is not None and not start.is_file():
-        raise PolyshotError(f"There is no file {start} to start from.")
+    check_place(out, start)
     data = {
         "packs": [identity(pack) for pack in packs],
         "start": None if start is None else file_digest(start),
@@ -80,8 +81,6 @@ def enter(
         _check_data(out, data)
         if parallel.rank() == 0:
             clear_leftovers(out)
-    elif out.exists() and not out.is_dir():
-        raise PolyshotError(f"{out} is a file, a run needs a folder.")
     parallel.wait()  # nobody looks for a config while the first process writes it
     if parallel.rank() == 0 and not (out / "config.json").exists():
         write_json(out / "environment.json", {**environment(device), **data})

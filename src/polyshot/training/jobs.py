@@ -11,7 +11,7 @@ from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
 from polyshot.pool.pool import Pool
 from polyshot.training.clusters import check_clusters
-from polyshot.training.folder import check_sources
+from polyshot.training.folder import check_place, check_sources
 from polyshot.training.run import train
 from polyshot.util.files import file_digest
 from polyshot.util.progress import Progress
@@ -40,10 +40,7 @@ def train_by(
     """
     check_sources(packs, config)
     check_clusters(packs, config)
-    if start is not None and not start.is_file():
-        raise PolyshotError(f"There is no file {start} to start from.")
-    if out.exists() and not out.is_dir():
-        raise PolyshotError(f"{out} is a file, a run needs a folder.")
+    check_place(out, start)
     jobs = list(_jobs(packs, config, start, resources))
     done = 0
     with closing(engine.run(jobs, out, report)) as events:

@@ -22,7 +22,7 @@ from polyshot.errors import PolyshotError
 from polyshot.training import parallel
 from polyshot.training.step import Best, Group, Record, Schedule, Step
 from polyshot.util.device import fast, in_one_piece, seed
-from polyshot.util.files import read_checkpoint, write_checkpoint
+from polyshot.util.tensors import read_checkpoint, write_checkpoint
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """What is obeyed between updates, never inside one."""

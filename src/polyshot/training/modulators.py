@@ -28,7 +28,7 @@ from polyshot.training.step import Best, Group, Record, Schedule
 from polyshot.training.validation import class_accuracies
 from polyshot.util import counter_rng
 from polyshot.util.device import seeded
-from polyshot.util.files import read_weights
+from polyshot.util.tensors import read_weights
 
 RESAMPLINGS = 2000
 RELIABLE = 0.2

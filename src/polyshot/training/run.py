@@ -36,8 +36,9 @@ from polyshot.training.selector import (
 )
 from polyshot.training.step import Metrics, Record, Schedule
 from polyshot.training.validation import selector_tasks, validation_tasks
-from polyshot.util.files import locked_if_free, read_json, read_weights, write_json, write_weights
+from polyshot.util.files import locked_if_free, read_json, write_json
 from polyshot.util.progress import Progress
+from polyshot.util.tensors import read_weights, write_weights
 
 STEPS = ("base", "modulators", "selector")
 MOST_KEPT = 2**29

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from polyshot.config import BaseConfig, Course, ModulatorConfig, SelectorConfig
 from polyshot.data.augment import WEAK, Augment
 from polyshot.data.shapes import EpisodeShape
-from polyshot.util.files import append_text, write_text, write_weights
+from polyshot.util.files import append_text, write_text
 from polyshot.util.progress import Progress
+from polyshot.util.tensors import write_weights
 
 
 class Group(NamedTuple):

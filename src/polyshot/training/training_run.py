@@ -36,8 +36,9 @@ from polyshot.training.step import Metrics, Plan, Record, Schedule
 from polyshot.training.validation import validation_tasks
 from polyshot.util import counter_rng
 from polyshot.util.device import on_device
-from polyshot.util.files import digest, locked, read_json, read_weights, write_json
+from polyshot.util.files import digest, locked, read_json, write_json
 from polyshot.util.progress import Progress
+from polyshot.util.tensors import read_weights
 
 AnyLearner = TypeVar("AnyLearner", bound=Learner)
 
@@ -237,9 +238,10 @@ class TrainingRun:
         """Episodes of the validation classes of every source: all choices are made on them."""
         return validation_tasks(self.images("val"), self.config)
 
-    def validation_tasks(self, shape_seed: int = 0) -> list[Tasks]:
-        """Return validation episodes for networks that stay as they are."""
-        config = replace(self.config, seed=counter_rng.key("tune", self.config.seed, shape_seed))
+    @cached_property
+    def tuning_tasks(self) -> list[Tasks]:
+        """Other validation episodes, for networks that stay: methods are tuned on them."""
+        config = replace(self.config, seed=counter_rng.key("tune", self.config.seed, 0))
         return validation_tasks(self.images("val"), config, frozen=True)
 
     def scale(self, network: Backbone) -> float:

@@ -118,11 +118,6 @@ def _checksum(plain: Mapping[str, Any]) -> str:
         raise BadValueError("it is nested too deep") from None
 
 
-def check_name(name: str, what: str) -> None:
-    """Refuse a name that could lead out of a folder."""
-    build(Name, name, what)
-
-
 def check_fields(made: Any, where: str = "") -> None:
     """Refuse values outside of what their fields declare, in dataclasses inside it, too."""
     for name, kind in _hints(type(made)).items():

@@ -93,6 +93,14 @@ class Reader(Protocol):
         """List the domains found; what they need (an open archive) lives as long as the context."""
 
 
+def check_one_name(path: Path, domains: Sequence[str], options: ReadOptions) -> None:
+    """Refuse a name for several domains."""
+    if options.name and len(domains) > 1:
+        raise PolyshotError(
+            f"{path} has {len(domains)} domains ({join_names(domains)}), --name takes one."
+        )
+
+
 def check_class_names(names: Sequence[str], where: str, keep_case: bool = False) -> None:
     """Refuse names that are empty or that a person would read as the same class."""
     alike: dict[str, list[str]] = defaultdict(list)

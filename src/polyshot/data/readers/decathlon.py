@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from polyshot.data.readers import FileItem, Listing, ReadOptions
+from polyshot.data.readers import FileItem, Listing, ReadOptions, check_one_name
 from polyshot.errors import PolyshotError, join_names
 
 NAMES = (
@@ -42,10 +42,7 @@ def listings(path: Path, options: ReadOptions) -> Iterator[list[Listing]]:
             f"{path} has annotations ({join_names(annotated)}) but no images of them in "
             f"{path / 'data'}."
         )
-    if options.name and len(present) > 1:
-        raise PolyshotError(
-            f"{path} has {len(present)} domains ({join_names(present)}), --name takes one."
-        )
+    check_one_name(path, present, options)
     yield [_listing(path, name, options.name or name) for name in present]
 
 

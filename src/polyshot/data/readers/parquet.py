@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from polyshot.data.images import MAX_BYTES, BadImage
-from polyshot.data.readers import Item, Listing, ReadOptions, check_class_names
+from polyshot.data.readers import Item, Listing, ReadOptions, check_class_names, check_one_name
 from polyshot.data.readers.folder import PART_NAMES
 from polyshot.errors import PolyshotError, join_names, unknown
 
@@ -30,12 +30,6 @@ def accepts(path: Path) -> bool:
 @contextmanager
 def listings(path: Path, options: ReadOptions) -> Iterator[list[Listing]]:
     """List every domain of a file or folder."""
-    try:
-        import pyarrow.parquet  # noqa: F401, PLC0415
-    except ImportError:
-        raise PolyshotError(
-            "Reading Parquet files needs pyarrow: pip install 'polyshot[parquet]'."
-        ) from None
     domains: dict[str, list[Path]] = defaultdict(list)
     for file in _files(path):
         stem = SHARD.sub("", file.stem)
@@ -43,12 +37,25 @@ def listings(path: Path, options: ReadOptions) -> Iterator[list[Listing]]:
         domains[path.resolve().stem if part else stem].append(file)
     if not domains:
         raise PolyshotError(f"There is no Parquet file {path}.")
-    if options.name and len(domains) > 1:
-        raise PolyshotError(
-            f"{path} has {len(domains)} domains ({join_names(domains)}), --name takes one."
-        )
+    check_one_name(path, list(domains), options)
     yield [_listing(options.name or name, files, options) for name, files in domains.items()]
     _row_group.cache_clear()
+
+
+@contextmanager
+def reading(file: Path | str) -> Iterator[Any]:
+    """Yield `pyarrow.parquet`; where it is missing, or cannot read a file, one line says so."""
+    try:
+        from pyarrow import ArrowException, parquet  # noqa: PLC0415 (an extra)
+    except ImportError:
+        raise PolyshotError(
+            "Reading Parquet files needs pyarrow: pip install 'polyshot[parquet]'."
+        ) from None
+    try:
+        yield parquet
+    except (ArrowException, OSError, ValueError) as error:
+        line = str(error).splitlines()[0]
+        raise PolyshotError(f"{file} cannot be read as a Parquet file: {line}") from None
 
 
 @dataclass(frozen=True)
@@ -100,14 +107,12 @@ def _files(path: Path) -> list[Path]:
 
 
 def _listing(name: str, files: Sequence[Path], options: ReadOptions) -> Listing:
-    from pyarrow import ArrowException, parquet  # noqa: PLC0415
-
     items: list[Item] = []
     labels: list[Any] = []
     groups: list[Any] = []
     names: list[str] | None = None
     for file in files:
-        try:
+        with reading(file) as parquet:
             table = parquet.ParquetFile(file)
             features = _features(table.schema_arrow)
             image, label = _columns(table.schema_arrow, features, options.label_column, file)
@@ -117,9 +122,6 @@ def _listing(name: str, files: Sequence[Path], options: ReadOptions) -> Listing:
                 labels += columns[label]
                 groups += map(str, columns.get("group", []))
                 items += [RowItem(file, image, index, row) for row in range(len(columns[label]))]
-        except (ArrowException, OSError, ValueError) as error:
-            line = str(error).splitlines()[0]
-            raise PolyshotError(f"{file} cannot be read as a Parquet file: {line}") from None
         these = features.get(label, {}).get("names")
         if names is not None and these != names:
             raise PolyshotError(f"{file} and {files[0]} name different classes: import them apart.")

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from polyshot.data.images import MAX_BYTES, BadImage
 from polyshot.data.readers import ReadOptions, folder, spreadsheet
 from polyshot.data.readers.folder import ARCHIVES, BROKEN, SUFFIXES, is_junk
-from polyshot.data.readers.parquet import embedded, image_column
+from polyshot.data.readers.parquet import embedded, image_column, reading
 from polyshot.errors import PolyshotError, join_names
 from polyshot.util.files import digest, file_system, is_url
 
@@ -205,19 +205,9 @@ def _is_image(name: str) -> bool:
 
 
 def _row_groups(file: str) -> Iterator[Shard]:
-    try:
-        from pyarrow import ArrowException  # noqa: PLC0415 (an extra)
-    except ImportError:
-        raise PolyshotError(
-            "Reading Parquet files needs pyarrow: pip install 'polyshot[parquet]'."
-        ) from None
-    try:
-        with _parquet(file) as table:
-            image_column(table.schema_arrow, file)
-            counts = [table.metadata.row_group(i).num_rows for i in range(table.num_row_groups)]
-    except (ArrowException, OSError) as error:
-        line = str(error).splitlines()[0]
-        raise PolyshotError(f"{file} cannot be read as a Parquet file: {line}") from None
+    with reading(file), _parquet(file) as table:
+        image_column(table.schema_arrow, file)
+        counts = [table.metadata.row_group(i).num_rows for i in range(table.num_row_groups)]
     first = 0
     for group, count in enumerate(counts):
         yield Rows(file, group, first)

@@ -131,7 +131,6 @@ class Example:
     """Where the parts of an example are."""
 
     def __init__(self, folder: Path):
-        self.folder = folder
         self.support = folder / "support"
         """A folder for each class."""
         self.query = folder / "query"

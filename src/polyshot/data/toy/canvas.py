@@ -235,8 +235,6 @@ class ToyDomain:
 
     name: str
     """Its name, the key in `DOMAINS`."""
-    about: str
-    """One line that says what the images show."""
     class_names: tuple[str, ...]
     """A readable name for each class, in the order of the labels."""
     mirror: bool
@@ -245,10 +243,9 @@ class ToyDomain:
 
 
 def domain(class_names: Iterable[str], mirror: bool) -> Callable[[Painter], ToyDomain]:
-    """Turn a painter into the embedded domain of its name; its docstring begins with `about`."""
+    """Turn a painter into the embedded domain of its name."""
 
     def made(paint: Painter) -> ToyDomain:
-        about = (paint.__doc__ or paint.__name__).partition("\n")[0]
-        return ToyDomain(paint.__name__, about, tuple(class_names), mirror, paint)
+        return ToyDomain(paint.__name__, tuple(class_names), mirror, paint)
 
     return made

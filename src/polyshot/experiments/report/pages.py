@@ -208,7 +208,12 @@ def _sheet(name: str, sheet: Image.Image) -> dict[str, object]:
     """Scale a picture down and write it into a link."""
     small = sheet.convert("RGB")
     small.thumbnail((LARGEST_SHEET, 4 * LARGEST_SHEET), Image.Resampling.LANCZOS)
-    file = io.BytesIO()
-    small.save(file, "JPEG", quality=80, optimize=True, progressive=True)
-    source = f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+    source = as_link(small, quality=80, progressive=True)
     return {"name": name, "source": source, "width": small.width, "height": small.height}
+
+
+def as_link(picture: Image.Image, **options: Any) -> str:
+    """Write a picture into a link, as a JPEG."""
+    file = io.BytesIO()
+    picture.save(file, "JPEG", optimize=True, **options)
+    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
