@@ -56,6 +56,10 @@ def test_every_command_has_help(run: Callable[..., Outcome], command: list[str])
     assert outcome.code == 0 and "Usage" in outcome.out
 
 
+def test_help_keeps_what_stands_in_brackets(run: Callable[..., Outcome]) -> None:
+    assert "pip install 'polyshot[onnx]'" in " ".join(run("export", "--help").out.split())
+
+
 def test_names_are_neither_markup_nor_commands_of_a_terminal(
     run: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]
 ) -> None:

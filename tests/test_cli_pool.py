@@ -456,6 +456,7 @@ def test_strict_stops_before_anything_is_learned(
         ("--out", "new", "a folder of labels is made by a classifier that is kept"),
         ("--page", "new", "a folder, name a file"),
         ("--out", "file/a.csv", "file is no folder"),
+        ("--out", "labels.parquet", "labels are CSV, name a file such as labels.csv, or a folder"),
         ("--page", "file/a.csv", "file is no folder"),
     ]:
         assert said in refused(*asked, option, tmp_path / out)

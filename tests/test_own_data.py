@@ -133,7 +133,7 @@ def test_one_command_for_ones_own_images(
     out = tmp_path / "results.jsonl"
     said = done("evaluate", root, "--pool", pool, "--episodes", 5, "--out", out)
     assert "28 images of 3 classes allow tasks of 3 ways, 5 shots and 4 queries" in said
-    for word in ("my photos", "base", "select", "average + ridge", "unseen"):
+    for word in ("my photos", "base", "auto + ridge", "select", "average + ridge", "unseen"):
         assert word in said
     assert said.splitlines()[-1] == "Look at polyshot-my photos.html"
     page = Path("polyshot-my photos.html").read_text(encoding="utf-8")
@@ -218,6 +218,8 @@ def test_wishes_that_the_images_cannot_fulfil(
         ("--way", "9"): "9 ways",
         ("--shot", "30"): "30 +",
         ("--queries", "0"): "at least 1",
+        ("--way", "1"): "of one class every answer is right",
+        ("--part", "nosuch"): "There is no part 'nosuch', only train, val, test, all",
     }.items():
         assert said in refused("evaluate", root, "--pool", pool, *wish)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from polyshot.classifier import FewShotClassifier
 from polyshot.errors import PolyshotError
 from polyshot.models.backbone import sites_of
 from polyshot.models.foreign import Foreign, as_module
@@ -216,6 +217,68 @@ def test_a_network_of_ones_own_is_brought_along(tmp_path: Path) -> None:
         Pool.load(tmp_path / "pool", network=lambda x: x.mean((2, 3)))
     with pytest.raises(PolyshotError, match="other weights than those"):
         Pool.load(tmp_path / "pool", network=net().bfloat16())
+
+
+def test_a_network_stays_its_owners() -> None:
+    """Who goes on training the network that was given does not change the pool, nor it theirs."""
+    mine = net().train()
+    pool = Pool.from_backbone(mine, SIDE)
+    before = pool.embed(pixels())
+    assert mine.training and all(each.requires_grad for each in mine.parameters())
+    assert not any(each.requires_grad for each in pool.base.parameters())
+    with torch.no_grad():
+        for each in mine.parameters():
+            each.mul_(-3)
+    assert torch.equal(Pool.from_backbone(net(), SIDE).embed(pixels()), before)
+    assert torch.equal(pool.embed(pixels()), before) and pool.hash == pool.hash
+    mine.extra = (line for line in "ab")  # what cannot be copied
+    with pytest.raises(PolyshotError, match=r"cannot be copied .*: give a function that calls it"):
+        Pool.from_backbone(mine, SIDE)
+    with pytest.raises(PolyshotError, match=r"not the class Net: call it first, as Net\(...\)"):
+        Pool.from_backbone(Net, SIDE)
+
+
+def test_a_function_is_known_by_what_it_makes(tmp_path: Path) -> None:
+    """It has no weights that a hash could tell from another's."""
+
+    def means(x: Tensor) -> Tensor:
+        return x.mean((2, 3))
+
+    Pool.from_backbone(means, SIDE).save(tmp_path / "pool")
+    images = [*pixels(4)]
+    made = Pool.from_backbone(means, SIDE).classifier().fit(images, [0, 0, 1, 1])
+    made.save(tmp_path / "made")
+    for load in (
+        lambda network: Pool.load(tmp_path / "pool", network=network),
+        lambda network: FewShotClassifier.load(tmp_path / "made", backbone=network),
+    ):
+        load(means)
+        load(lambda x: x.mean((2, 3)) * (1 + 1e-6))  # as another machine may round
+        with pytest.raises(PolyshotError, match="is another function than it was made with"):
+            load(lambda x: x.amax((2, 3)))
+        with pytest.raises(PolyshotError, match="was made with: dim 6 instead of 3"):
+            load(lambda x: x.mean((2, 3)).repeat(1, 2))
+
+
+def test_our_base_has_a_name(tmp_path: Path) -> None:
+    pool = Pool.named("resnet18")
+    assert pool.members == ("base",) and pool.hash == Pool.default().base_alone().hash
+    assert torch.equal(pool.embed(pixels(2, 72)), Pool.default().embed(pixels(2, 72), [0]))
+    with pytest.raises(PolyshotError, match="'resnet18' brings its own size"):
+        Pool.from_backbone("resnet18", 64)
+
+
+def test_what_is_no_pool_is_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "vit").mkdir()
+    (tmp_path / "vit" / "config.json").write_text("{}")
+    (tmp_path / "a.polyshot").touch()
+    for name, said in (
+        (tmp_path / "vit", "looks like a model of transformers, name it transformers:"),
+        (tmp_path / "a.polyshot", "it is a file, and a pool is a folder"),
+        ("nosuch", "nosuch is no pool: there is no such folder. Name one, default"),
+    ):
+        with pytest.raises(PolyshotError, match=said):
+            Pool.named(name)
 
 
 def test_a_function_is_a_backbone(tmp_path: Path) -> None:

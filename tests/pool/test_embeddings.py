@@ -102,6 +102,11 @@ def spoiled(value: float) -> Tensor:
         (torch.zeros(0, 4 * DIM), "no embeddings"),
         (spoiled(float("nan")), "not those of rows 1"),
         (spoiled(float("inf")), "not those of rows 1"),
+        (
+            1e30 * torch.ones(3, 4 * DIM),
+            "have entries of 1e[+]30 at most, which",
+        ),
+        (1e-30 * torch.ones(3, 4 * DIM), "have entries of 1e-30 at most"),
         (["cat.jpg", "dog.jpg"], "one array of floats"),
         (Path("cat.jpg"), "one array of floats"),
         ([[1.0, 2.0], [1.0]], "one array of floats"),

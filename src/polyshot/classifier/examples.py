@@ -22,7 +22,7 @@ from torch import Tensor
 from polyshot.data.images import BadImage, decode
 from polyshot.errors import PolyshotError, join_names
 from polyshot.pool.pool import Pool
-from polyshot.tasks import Table, Tasks
+from polyshot.tasks import Table, Tasks, out_of_range
 from polyshot.util.checks import BadValueError
 from polyshot.util.device import cores
 
@@ -234,6 +234,8 @@ def check_embeddings(given: Any, dim: int) -> Tensor:
             f"Embeddings are finite numbers, but not those of rows {join_names(strange)} (NaN or "
             "inf)."
         )
+    if extreme := out_of_range(made):
+        raise BadValueError(f"These embeddings {extreme}: scale them, so that entries are about 1.")
     return made
 
 

@@ -28,17 +28,18 @@ def pool_path(name: str | Path) -> Path:
     path = Path(name)
     if path.is_file():
         raise PolyshotError(
-            f"{name} is a file: a pool is a folder with a pool.json, and a classifier that "
-            "'polyshot fit' wrote is named by --model."
+            f"{name} is no pool: it is a file, and a pool is a folder with a pool.json. A "
+            "classifier that 'polyshot fit' wrote is named by --model."
         )
     if (path / "config.json").is_file() and not (path / "pool.json").exists():
         raise PolyshotError(
-            f"{name} looks like a model of transformers: name it transformers:{name}."
+            f"{name} is no pool: it looks like a model of transformers, name it "
+            f"transformers:{name}."
         )
     if not path.exists():
         raise PolyshotError(
-            f"There is no pool {name}: name the folder of one, {NAME}, {ON_LITE0}, or a backbone, "
-            "such as resnet18, efficientnet-lite0 or transformers:<folder>."
+            f"{name} is no pool: there is no such folder. Name one, {NAME}, {ON_LITE0}, or a "
+            "backbone, such as resnet18, efficientnet-lite0 or transformers:<folder>."
         )
     return path
 

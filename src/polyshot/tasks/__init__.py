@@ -24,6 +24,7 @@ from polyshot.tasks.table import (
     Table,
     embed,
     for_prediction,
+    out_of_range,
 )
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "draw_tasks",
     "embed",
     "for_prediction",
+    "out_of_range",
     "pick",
 ]
 

@@ -33,6 +33,8 @@ BATCH = {"cpu": 80, "cuda": 2048}
 """Images of `USUAL` pixels a side that are embedded at once; of larger ones fewer. On a CPU what a
 layer makes of them should stay in its caches."""
 USUAL = 72
+TINY, HUGE = 1e-9, 1e15
+"""Between them lies the largest entry of embeddings that can be compared."""
 
 
 class EmbeddingCache:
@@ -118,6 +120,11 @@ class Table:
                     "A network's embeddings are no finite numbers: its weights or strengths are "
                     "damaged or far too large. Take another pool."
                 )
+            if extreme := out_of_range(made):
+                raise PolyshotError(
+                    f"A network's embeddings {extreme}: scale its output, so that entries are "
+                    "about 1."
+                )
             self._kept[ready] = made
         return self._kept[ready]
 
@@ -175,6 +182,14 @@ class Table:
             made = self._embed(network)
             self.cache.put(key, made)
         return made.to(self.device)
+
+
+def out_of_range(embeddings: Tensor) -> str:
+    """Say what is wrong with entries whose squares float32 cannot tell from 0 or infinity."""
+    largest = float(embeddings.abs().max()) if embeddings.numel() else 0.0
+    if largest == 0 or TINY <= largest <= HUGE:
+        return ""
+    return f"have entries of {largest:.0e} at most, which cannot be compared in single precision"
 
 
 def embed(network: Network, pixels: Tensor, views: Views = "one") -> Tensor:
