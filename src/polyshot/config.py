@@ -209,14 +209,6 @@ class AdaptationConfig:
     forward pass), and names or patterns of sites, such as ``layer4.*``; a site that any of them
     names learns, the others stay as the start has them. What lies before the first is computed once
     a crop. None: the map alone."""
-    tsa_snapshots: tuple[str, ...] = ()
-    """After which updates `tsa` reads out: the mean of the answers counts, instead of the last
-    state's alone. ``7`` is the state after seven updates, ``6-10`` the mean of the weights after
-    the sixth to the tenth."""
-    tsa_crop_weights: Annotated[float, Range(0.0, 100.0)] = 0.0
-    """How much more `tsa` learns from crops that are like their class (DETA, Zhang et al., 2023):
-    among the crops of a class, losses are weighed by the class's probability to this power, before
-    learning. 0: all alike."""
     centre_single: Share = 0.0
     """How much of the direction that tasks of the nearest source have in common is taken from
     single images, under the rule `auto`: with one image a class it is most of an embedding."""

@@ -70,8 +70,6 @@ class Learned:
     """``[k]``: logits are so many times the cosine."""
     diverged: Tensor
     """Bool ``[E]``: tasks whose learning diverged, so that they stay as they were."""
-    snapshots: Sequence[list[Tensor]] = ()
-    """Leaves of before the last update, as `AdaptationConfig.tsa_snapshots` says."""
 
 
 def learn_tasks(
@@ -82,7 +80,6 @@ def learn_tasks(
     plain: Callable[[Tensor, Tensor], Tensor],
     report: Progress | None = None,
     own_rates: Tensor | None = None,
-    weigh: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
 ) -> Learned:
     """Learn from each support set at the first rate, or at another that its halves clearly prefer.
 
@@ -96,8 +93,6 @@ def learn_tasks(
             probabilities ``[E, W * S', W]``.
         report: told of each update, in images: ``try rates`` where there are several, ``learn``.
         own_rates: ``[E]``, instead of the config's where that has only one.
-        weigh: says how much each view of images counts, ``[V, k, W, S']``, of tasks ``[k]``, the
-            places of their images and which of these are there ``[k, W, S']``.
     """
     shots = present.sum(-1).amax(-1)  # [E], of the largest class
     worth = (shots >= config.least_shots) & (present.shape[1] > 1)  # one class is the answer
@@ -112,54 +107,21 @@ def learn_tasks(
         return Learned(rows, [], nothing, scale, torch.zeros_like(present[:, 0, 0]))
     places, there = compact(present[rows])
     parts: list[tuple[list[Tensor], Tensor]] = []
-    snapshots: list[list[list[Tensor]]] = []
     step = task.at_once(places.shape[1] * places.shape[2])
     count = _Counter(report, "learn", config.updates * places.numel())
     for cut in torch.split(torch.arange(len(rows), device=rows.device), step):
-        some = rows[cut], places[cut], there[cut]
-        taken = Snapshots(config.tsa_snapshots)
-        weights = weigh(*some) if weigh else None
-        leaves, embeddings = _learn(task, *some, rates[cut], config.updates, count, taken, weights)
-        snapshots.append(taken.means())
+        leaves, embeddings = _learn(
+            task, rows[cut], places[cut], there[cut], rates[cut], config.updates, count
+        )
         parts.append((leaves, unit_centres(embeddings, there[cut])))
     leaves = [torch.cat(tensors) for tensors in zip(*(each for each, _ in parts), strict=True)]
     centres = torch.cat([each for _, each in parts])
-    taken_apart = zip(*snapshots, strict=True)  # by snapshot, then by part
-    kept = [[torch.cat(t) for t in zip(*each, strict=True)] for each in taken_apart]
-    every = (*leaves, centres, *(leaf for each in kept for leaf in each))
-    sound = torch.stack([t.flatten(1).isfinite().all(1) for t in every]).all(0)
+    sound = torch.stack([t.flatten(1).isfinite().all(1) for t in (*leaves, centres)]).all(0)
     diverged = torch.zeros_like(present[:, 0, 0])
     diverged[rows[~sound]] = True
     return Learned(
-        rows[sound],
-        [leaf[sound] for leaf in leaves],
-        centres[sound],
-        scale[sound],
-        diverged,
-        [[leaf[sound] for leaf in each] for each in kept],
+        rows[sound], [leaf[sound] for leaf in leaves], centres[sound], scale[sound], diverged
     )
-
-
-class Snapshots:
-    """States of learning before its end, and means of several."""
-
-    def __init__(self, wanted: Sequence[str]):
-        ends = [text.partition("-") for text in wanted]
-        self.spans = [(int(first), int(last or first)) for first, _, last in ends]
-        self.sums: list[list[Tensor]] = [[] for _ in wanted]
-
-    def take(self, update: int, leaves: Sequence[Tensor]) -> None:
-        """Keep the leaves after an update, where they are wanted."""
-        for i, (first, last) in enumerate(self.spans):
-            if first <= update <= last:
-                own = [leaf.detach() for leaf in leaves]
-                pairs = zip(self.sums[i] or map(torch.zeros_like, own), own, strict=True)
-                self.sums[i] = [total + leaf for total, leaf in pairs]
-
-    def means(self) -> list[list[Tensor]]:
-        """Return the leaves of each snapshot."""
-        pairs = zip(self.spans, self.sums, strict=True)
-        return [[leaf / (last - first + 1) for leaf in own] for (first, last), own in pairs]
 
 
 def compact(mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -265,13 +227,8 @@ def _learn(
     rates: Tensor,
     steps: int,
     count: "_Counter | None" = None,
-    snapshots: Snapshots | None = None,
-    weights: Tensor | None = None,
 ) -> tuple[list[Tensor], Tensor]:
-    """Learn by steps on the images at `places`: what was learned, and embeddings [k, W, S', d].
-
-    `weights` [V, k, W, S'] say how much each view of an image counts.
-    """
+    """Learn by steps on the images at `places`: what was learned, and embeddings [k, W, S', d]."""
     way, shot = places.shape[1:]
     with torch.enable_grad():
         inputs = task.inputs(rows, places)
@@ -280,11 +237,8 @@ def _learn(
         for step in range(steps):
             view = inputs[step % len(inputs)]
             embeddings = task.embed(leaves, rows, view).view(len(rows), way, shot, -1)
-            own = None if weights is None else weights[step % len(inputs)]
-            loss = _loss(embeddings, there, task.leave_self_out, own)
+            loss = _loss(embeddings, there, task.leave_self_out)
             optimiser.step(torch.autograd.grad(loss, leaves))
-            if snapshots:
-                snapshots.take(step + 1, leaves)
             if count:
                 count.add(places.numel())
     learned = [leaf.detach() for leaf in leaves]
@@ -292,25 +246,7 @@ def _learn(
         return learned, task.embed(learned, rows, inputs[0]).view(len(rows), way, shot, -1)
 
 
-def crop_weights(embeddings: Tensor, there: Tensor, power: float) -> Tensor:
-    """Say how much crops count that are more or less like their class: ``[V, k, W, S]``.
-
-    `embeddings` ``[V, k, W, S, d]`` are of V crops of each image. A crop counts by the probability
-    of its class, to a power; the prototypes are of all crops. The mean over a class is 1.
-    """
-    unit = F.normalize(embeddings, dim=-1)
-    centres = F.normalize(prototypes(unit.mean(0), there), dim=-1)  # [k, W, d]
-    logits = SHARPNESS * torch.einsum("vkwsd,kcd->vkwsc", unit, centres)
-    own = logits.log_softmax(-1).diagonal(dim1=2, dim2=4).mT  # [V, k, S, W] -> [V, k, W, S]
-    own = (power * own).masked_fill(~there, -torch.inf)
-    flat = own.permute(1, 2, 0, 3).flatten(2)  # [k, W, V * S]
-    shares = torch.softmax(flat, -1) * len(own) * there.sum(-1, keepdim=True)
-    return shares.view(*there.shape[:2], len(own), -1).permute(2, 0, 1, 3)
-
-
-def _loss(
-    embeddings: Tensor, there: Tensor, leave_self_out: bool, weights: Tensor | None = None
-) -> Tensor:
+def _loss(embeddings: Tensor, there: Tensor, leave_self_out: bool) -> Tensor:
     """Sum the tasks' mean cross-entropies of support images [k, W, S, d] by their prototypes.
 
     With `leave_self_out`, the prototype of an image's own class is that of the others, if there are
@@ -327,8 +263,6 @@ def _loss(
     labels = torch.arange(way, device=logits.device).repeat_interleave(shot)
     losses = F.cross_entropy(logits.mT, labels.expand(len(logits), -1), reduction="none")
     counted = there.flatten(1).to(losses)
-    if weights is not None:
-        losses = losses * weights.flatten(1)
     return (losses * counted / counted.sum(1, keepdim=True)).sum()
 
 

@@ -32,7 +32,7 @@ from polyshot.models.views import CROPS, VIEWS, View, apply_view
 from polyshot.models.walk import Recording, Walk
 from polyshot.pool.pool import Pool
 from polyshot.predict import own_networks
-from polyshot.predict.adapt.learn import Learned, crop_weights, learn_tasks, unit_centres
+from polyshot.predict.adapt.learn import Learned, learn_tasks, unit_centres
 from polyshot.predict.adapt.pa import LR_FACTOR, identities
 from polyshot.predict.familiar import familiar
 from polyshot.predict.own_networks import OwnNetworks, blended
@@ -58,10 +58,6 @@ class Networks:
     leave_self_out: bool
     kept: dict[tuple[bytes, bytes], dict[int, Recording]] = field(default_factory=dict)
     """Of tasks and places in them, by crops: what lies before the first layer that learns."""
-    crop_power: float = 0.0
-    """How much the weights of crops differ (`AdaptationConfig.tsa_crop_weights`)."""
-    weights: dict[tuple[bytes, bytes], Tensor] = field(default_factory=dict)
-    """Of crops, as `kept`."""
 
     @cached_property
     def walk(self) -> Walk:
@@ -103,16 +99,6 @@ class Networks:
         if sum(taken.values()) + recording.nbytes <= self.room:
             own[crop] = recording
 
-    @torch.no_grad()
-    def weigh(self, rows: Tensor, places: Tensor, there: Tensor) -> Tensor:
-        """Say how much the crops of images count: ``[V, k, W, S']``, the same for every rate."""
-        key = rows.cpu().numpy().tobytes(), places.cpu().numpy().tobytes()
-        if key not in self.weights:
-            inputs, leaves = self.inputs(rows, places), self.start(rows)
-            crops = [self.embed(leaves, rows, each).view(*places.shape, -1) for each in inputs]
-            self.weights[key] = crop_weights(torch.stack(crops), there, self.crop_power)
-        return self.weights[key]
-
     def embed(self, leaves: Sequence[Tensor], rows: Tensor, inputs: Recording) -> Tensor:
         """Embed by what was learned: ``[k, W * S', d]``."""
         acts = self.learned(leaves, rows).acts(len(rows))
@@ -127,8 +113,7 @@ class Networks:
             self.tasks.table.views,
             found.leaves[-1],
         )
-        known = config.tsa_strength == 1 and not found.snapshots  # the centres are of the last
-        if config.tsa_readout == "prototypes" and views == "one" and known:
+        if config.tsa_readout == "prototypes" and views == "one" and config.tsa_strength == 1:
             return TaskClassifiers(found.centres, None, found.scale, unit=True, maps=maps)
         # What was found is of the whole images alone, and of all that was learned.
         images, learned = (
@@ -211,12 +196,7 @@ def learn_own_networks(
     count = max(1, config.updates)  # no more crops than there are updates
     crops = CROPS[:count] if config.tsa_rotate_crops else VIEWS["one"]
     alone = config.tsa_leave_self_out
-    networks = Networks(
-        *(pool.base, start, tasks, names, factors, crops),
-        leave_self_out=alone,
-        crop_power=config.tsa_crop_weights,
-    )
-    weigh = networks.weigh if config.tsa_crop_weights else None
+    networks = Networks(pool.base, start, tasks, names, factors, crops, leave_self_out=alone)
     scale = own_networks.blended_scale(pool, weights)
     usual = scale if pool.metric == "cosine" else torch.full_like(scale, USUAL_SCALE)
     rates, softening = _by_familiarity(pool, tasks)
@@ -225,15 +205,13 @@ def learn_own_networks(
     for rate in config.rates if averages else config.rates[:1]:
         if averages:
             config, rates = replace(config, rates=(rate,)), torch.full_like(rates, rate)
-        found = learn_tasks(networks, tasks.present, config, usual, plain, report, rates, weigh)
+        found = learn_tasks(networks, tasks.present, config, usual, plain, report, rates)
+        found = _weakened(found, networks, config.tsa_strength)
         diverged |= found.diverged
-        if not len(found.rows):
-            continue
-        for leaves in found.snapshots or [found.leaves]:
-            state = _weakened(replace(found, leaves=leaves), networks, config.tsa_strength)
-            read_out = networks.read_out(state, config)
-            modulators = networks.learned(state.leaves, state.rows)
-            own = (state.rows, read_out, softening[state.rows])
+        if len(found.rows):
+            read_out = networks.read_out(found, config)
+            modulators = networks.learned(found.leaves, found.rows)
+            own = (found.rows, read_out, softening[found.rows])
             made.append(OwnNetworks(pool.base, modulators, *own))
     return made, diverged
 
