@@ -264,6 +264,16 @@ def lite0_tsa(sites: str, rate: str, more: str = "") -> Filter:
     return {"note": f"efficientnet-lite0; three; {words}"}
 
 
+def snapshots(words: str) -> Filter:
+    """Find what was tried of snapshots and of weights of crops (run `choose-snapshots`)."""
+    return {"note": f"lite0; three; queries one; 128 px; left out; {words}"}
+
+
+def read_after(updates: str) -> Filter:
+    """Find which states of `tsa` were read out."""
+    return snapshots(f'read out {updates}; tsa_snapshots=["4","7","10","6-10"]')
+
+
 def centred(much: str) -> Filter:
     """Find what was tried of single images less what a source's have in common."""
     return {"note": f"src/polyshot/pools/default; five; centre_single={much}"}
@@ -391,6 +401,25 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
         bold="",
         against=lite0_tsa("all", "0.1"),
         corner="validation classes, 5-shot, 40 episodes each",
+    ),
+    "backbones-snapshots": Grid(
+        {"table": "choices", "run": "choose-snapshots"},
+        {
+            "after 10 updates, as it is": {**read_after("10"), "show": "value"},
+            "mean of the answers after 7 and 10": read_after("7+10"),
+            "mean of the answers after 4, 7 and 10": read_after("4+7+10"),
+            "mean of the weights after 6 to 10": read_after("6-10"),
+            "after 7 alone": read_after("7"),
+            "after 4 alone": read_after("4"),
+            "crops weighed": snapshots("tsa_crop_weights=1.0"),
+        },
+        {name: {"target": name} for name in ("actions", "cifar100", "flowers", "omniglot")}
+        | {"mean": {}},
+        show="difference",
+        bold="",
+        digits=2,
+        against=read_after("10"),
+        corner="validation classes, 5-shot, 8 episodes each",
     ),
     "pools-strong": first_pools("pools-strong"),
     "pools-paper": first_pools("pools-paper"),
