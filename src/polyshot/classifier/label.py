@@ -236,7 +236,7 @@ def check_table(path: Path) -> None:
     if path.suffix.lower() not in ("", ".csv", ".txt"):
         raise PolyshotError(
             f"{path} cannot be written: labels are CSV, name a file such as "
-            f"{path.with_suffix('.csv')}, or a folder, which takes any number of images."
+            f"{path.with_suffix('.csv').name}, or a folder, which takes any number of images."
         )
     check_writable(path)
 
