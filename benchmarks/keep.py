@@ -35,6 +35,7 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.data.table import Images
 from polyshot.data.toy import draw_example
 from polyshot.models.loaders import LITE0
+from polyshot.pool.forms import load_pools
 from polyshot.pool.pool import Pool
 from polyshot.predict.ensemble import FittedEnsemble
 from polyshot.predict.predict import fit_tasks, predict_tasks
@@ -148,7 +149,8 @@ def measure_sizes() -> None:
         made = draw_example(Path(folder) / "example", "flowers", 5, 5, 4, 0)
         images, labels = read_support(made.support)
         queries = read_queries(made.query)
-        for name, pool in (("shipped", Pool.default()), (LITE0, Pool.from_backbone(LITE0))):
+        pools = (Pool.default(), Pool.from_backbone(LITE0), *load_pools("fast")[0])
+        for name, pool in zip(("shipped", LITE0, "fast"), pools, strict=True):
             classifier = FewShotClassifier(pool).fit(images, labels)
             expected = classifier.predict_proba(queries)
             file, bare = (Path(folder) / f"{name}{end}" for end in ("", ".bare"))
