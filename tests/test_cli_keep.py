@@ -1,6 +1,10 @@
 """A classifier on the command line: fitted, kept, checked, corrected, asked."""
 
 import csv
+import io
+import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -51,6 +55,40 @@ def test_a_kept_classifier_labels(world: Path, model: Path) -> None:
     with table.open(newline="") as file:
         assert list(csv.DictReader(file)) == rows
     assert fresh.splitlines()[0] == said.splitlines()[0]
+
+
+def test_a_name_that_is_no_utf_8_is_written_in_one_way(
+    world: Path, model: Path, tmp_path: Path, wide_terminal: None
+) -> None:
+    queries = tmp_path / os.fsdecode(b"q\xff")
+    queries.mkdir()
+    coloured("red", 3).save(queries / "good.png")
+    shutil.copy(queries / "good.png", queries / os.fsdecode(b"odd\xfe.png"))
+    (queries / os.fsdecode(b"bad\xfe.png")).write_text("no image")
+    words = ("classify", "--model", model, "--query", queries)
+    names = [f"{tmp_path}/q\\xff/{name}" for name in ("bad\\xfe.png", "good.png", "odd\\xfe.png")]
+    table, page, folder = tmp_path / "o.csv", tmp_path / "o.html", tmp_path / "labels"
+    done(*words, "--out", table, "--page", page)
+    done(*words, "--out", folder)
+    for file in (table, *folder.glob("labels-*.csv")):
+        rows = csv.DictReader(io.StringIO(file.read_bytes().decode()))
+        assert sorted(row["path"] for row in rows) == names
+    assert all(name in page.read_bytes().decode() for name in names)
+    assert json.loads((folder / "labels.json").read_bytes())["queries"] == [str(queries)]
+    assert "0 images labelled" in done(*words, "--out", folder), "it goes on where it was"
+    shown = done(*words)
+    assert names[1] in shown and names[2] in shown
+
+
+def test_an_example_whose_name_is_no_utf_8_is_found_by_it(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "photos", tmp_path / "photos")
+    odd = tmp_path / "photos" / "red" / os.fsdecode(b"odd\xff.png")
+    (tmp_path / "photos" / "red" / "odd.png").rename(odd)
+    out = tmp_path / "c.polyshot"
+    how = ("--pool", world / "pool", "--adaptation", "none")
+    done("fit", tmp_path / "photos", "--out", out, *how)
+    done("correct", out, "--relabel", f"{odd}=green")
+    done("correct", out, "--relabel", f"{str(odd)[:-5]}\\xff.png=red")
 
 
 def test_what_looks_wrong_is_found_and_corrected(

@@ -21,7 +21,7 @@ from polyshot.data.images import (
     read_images,
 )
 from polyshot.data.readers.queries import read_queries, read_support
-from polyshot.errors import PolyshotError, join_names
+from polyshot.errors import PolyshotError, as_utf8, join_names
 from polyshot.pool.pool import Pool
 from polyshot.predict.ensemble import AUTO
 from polyshot.predict.none_of_these import NONE, Threshold
@@ -242,12 +242,12 @@ def label_read(
 
 
 def as_csv(rows: Sequence[LabelledFile]) -> str:
-    """Write rows as a table."""
+    """Write rows as a table, in letters that UTF-8 has."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(field.name for field in fields(LabelledFile))
     writer.writerows(astuple(row) for row in rows)
-    return text.getvalue()
+    return as_utf8(text.getvalue())
 
 
 def count_examples(classifier: FewShotClassifier) -> dict[Label, int]:

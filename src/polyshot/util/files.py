@@ -29,7 +29,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors import torch as safetensors
 from torch import Tensor
 
-from polyshot.errors import PolyshotError
+from polyshot.errors import ESCAPED, PolyshotError
 from polyshot.util.checks import sealed, unsealed
 
 CHUNK = 8 * 1024 * 1024
@@ -138,13 +138,20 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file."""
-    write_bytes(path, text.encode(errors="surrogateescape"))  # names of files are bytes
+    """Write a text file in UTF-8, whatever names of files are in it."""
+    write_bytes(path, text.encode(errors=ESCAPED))
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write plain data as JSON, with its checksum."""
-    write_text(path, json.dumps(sealed(value), ensure_ascii=False, indent=1) + "\n")
+    write_bytes(path, json_bytes(sealed(value)))
+
+
+def json_bytes(value: Mapping[str, Any]) -> bytes:
+    """Lay plain data out as JSON for people, of which the same is read back."""
+    text = json.dumps(value, ensure_ascii=False, indent=1) + "\n"
+    # What UTF-8 has not, bytes in names of files, are JSON's own escapes: \\udcff.
+    return text.encode(errors="backslashreplace")
 
 
 def append_text(path: Path, text: str) -> None:
@@ -226,7 +233,8 @@ def digest(*parts: bytes | str) -> str:
     """SHA-256 over length-prefixed parts, so that no two lists of parts collide by joining."""
     whole = hashlib.sha256()
     for part in parts:
-        data = part.encode() if isinstance(part, str) else part
+        # Names of files may hold bytes that are no UTF-8.
+        data = part.encode(errors="surrogatepass") if isinstance(part, str) else part
         whole.update(len(data).to_bytes(8, "little"))
         whole.update(data)
     return whole.hexdigest()
