@@ -75,6 +75,11 @@ def join_names(names: Iterable[str], limit: int = 5) -> str:
     return shown if len(listed) <= limit else f"{shown} and {len(listed) - limit} more"
 
 
+def counted(count: int, one: str, more: str) -> str:
+    """Say how many there are: ``1 class``, ``2 classes``."""
+    return f"{count:,} {one if count == 1 else more}"
+
+
 def unknown(
     what: str, name: str, known: Iterable[str], limit: int = 5, where: str = ""
 ) -> PolyshotError:

@@ -158,6 +158,33 @@ def test_train_val_and_test_folders_are_pooled(image_folder: MakeFolder, tmp_pat
     assert bring(parts, tmp_path / "packs").hash == bring(flat, tmp_path / "packs").hash
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("place", [".", "photos", "deep/photos"])
+def test_a_picture_beside_the_class_folders_does_not_decide(
+    image_folder: MakeFolder, tmp_path: Path, place: str, packed: bool
+) -> None:
+    expected = bring(image_folder(), tmp_path / "packs")
+    root = tmp_path / "cov"
+    shutil.copytree(tmp_path / "photos", root / place, dirs_exist_ok=True)
+    covers = {"cover.png", str(Path(place) / "again.JPG")}
+    for each in covers:
+        picture(3).save(root / each)
+    source = archive(root, "zip", wrapped=False) if packed else root
+    [made] = import_source(source, tmp_path / "more", SMALL)
+    assert made.pack.hash == expected.hash
+    assert {(bad.where, bad.kind) for bad in made.skipped} == {
+        (each, "in no class folder") for each in covers
+    }
+
+
+def test_a_class_alone_may_have_folders_in_it(image_folder: MakeFolder, tmp_path: Path) -> None:
+    root = image_folder(cat=5)
+    for name in ("indoors", "outdoors"):
+        (root / "cat" / name).mkdir()
+        picture(7).save(root / "cat" / name / "x.png")
+    assert bring(root, tmp_path / "packs").domain.class_names == ("cat",)
+
+
 def test_images_deeper_in_a_class_and_links_are_found(
     image_folder: MakeFolder, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from polyshot.data.images import decode, first_readable, load_sizes, read_images
-from polyshot.data.readers.queries import read_queries, read_support
+from polyshot.data.readers.queries import list_support, read_queries, read_support
 from polyshot.errors import PolyshotError
 from tests.helpers import picture
 
@@ -199,6 +200,14 @@ def test_support_from_a_folder_for_each_class(image_folder: Callable[..., Path])
     (root / "owl").mkdir()
     with pytest.raises(PolyshotError, match="classes without images: owl"):
         read_support(root)
+
+
+def test_a_picture_beside_the_classes_is_no_example(image_folder: Callable[..., Path]) -> None:
+    root = image_folder("set/photos", cat=2, dog=3).parent
+    shutil.copy(root / "photos" / "cat" / "000.png", root / "cover.png")
+    paths, labels, beside = list_support(root)
+    assert (paths, labels) == read_support(root) and labels == ["cat"] * 2 + ["dog"] * 3
+    assert [str(bad) for bad in beside] == [f"{root}/cover.png (in no class folder)"]
 
 
 @pytest.mark.parametrize(

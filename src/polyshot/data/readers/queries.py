@@ -12,7 +12,7 @@ import itertools
 import os
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
@@ -247,6 +247,12 @@ def read_support(path: Path | str) -> tuple[list[Path], list[str]]:
 
     `data.readers.spreadsheet` says what a CSV file may look like.
     """
+    paths, labels, _ = list_support(path)
+    return paths, labels
+
+
+def list_support(path: Path | str) -> tuple[list[Path], list[str], list[BadImage]]:
+    """Read a support set, as `read_support`, and list the images that belong to no class of it."""
     path = Path(path)
     if path.is_dir():
         with folder.listings(path, ReadOptions()) as (listing,):
@@ -256,7 +262,9 @@ def read_support(path: Path | str) -> tuple[list[Path], list[str]]:
                     "Add images, or remove the folders."
                 )
             paths = [path / item.where for item in listing.items]
-            return paths, [listing.class_names[label] for label in listing.labels]
+            labels = [listing.class_names[label] for label in listing.labels]
+            beside = [replace(each, where=str(path / each.where)) for each in listing.beside]
+            return paths, labels, beside
     if not path.exists():
         raise PolyshotError(f"There is no file or folder {path}.")
     if not spreadsheet.accepts(path) and path.suffix.lower() != ".txt":
@@ -264,7 +272,7 @@ def read_support(path: Path | str) -> tuple[list[Path], list[str]]:
             f"{path} is no support set: give a folder with a folder for each class, or a CSV file "
             "with the columns path and label."
         )
-    return spreadsheet.read_rows(path)
+    return *spreadsheet.read_rows(path), []
 
 
 def read_queries(paths: Path | str | Sequence[Path | str]) -> list[Path]:
