@@ -136,6 +136,27 @@ def test_entries_that_lead_out_and_links_are_named(
     assert len(made.pack.images) == 4 and len(made.skipped) == 3 + len(links)
 
 
+@pytest.mark.parametrize("which", ["*.png", "000.png"])
+def test_zips_with_backslashes_give_the_same_pack(
+    image_folder: MakeFolder, tmp_path: Path, which: str
+) -> None:
+    root, windows = image_folder(), tmp_path / "windows.zip"
+    with zipfile.ZipFile(windows, "w") as file:
+        for path in sorted(root.rglob("*.png")):
+            name = str(path.relative_to(root.parent))
+            file.write(path, name.replace("/", "\\") if path.match(which) else name)
+        file.writestr("photos\\cat\\", b"")
+    pack = bring(windows, tmp_path / "packs")
+    assert pack.hash == bring(root, tmp_path / "packs").hash
+    with zipfile.ZipFile(windows, "a") as file:
+        for name in ("..\\..\\evil.png", "\\etc\\evil.png", "photos\\cat\\..\\..\\..\\evil.png"):
+            file.writestr(name, b"evil")
+        file.writestr("photos/cat\\000.png", b"another")
+    message = refusal(windows, tmp_path / "more")
+    assert "4 entries of windows.zip" in message and message.count("(leads out of the") == 3
+    assert "000.png (the name of another entry)" in message
+
+
 def test_a_csv_gives_the_same_pack_as_the_folder(image_folder: MakeFolder, tmp_path: Path) -> None:
     root = image_folder(cat=3, dog=2)
     kinds = [("dog", 2), ("cat", 3)]

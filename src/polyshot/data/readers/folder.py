@@ -122,12 +122,13 @@ def _open_zip(path: Path) -> zipfile.ZipFile:
 def _zip(path: Path, dropped: list[BadImage]) -> Iterator[Found]:
     try:
         with zipfile.ZipFile(path) as archive:
-            names = _inside(archive.namelist(), dropped)
+            spelled = _with_slashes(archive.namelist(), dropped)
     except (*BROKEN, NotImplementedError) as error:
         raise PolyshotError(f"{path} cannot be read as a zip file: {error}.") from None
+    names = _inside(spelled, dropped)
     files = [PurePosixPath(name) for name in names if not name.endswith("/")]
     folders = [PurePosixPath(name) for name in names if name.endswith("/")]
-    spelling = {PurePosixPath(name): name for name in names}
+    spelling = {PurePosixPath(name): spelled[name] for name in names}
     yield files, folders, lambda relative: ZipItem(path, where=spelling[relative])
     _open_zip.cache_clear()
 
@@ -154,6 +155,18 @@ def _tar(path: Path, dropped: list[BadImage]) -> Iterator[Found]:
             return FileItem(plain, str(relative), member.offset_data, member.size)
 
         yield files, folders, item
+
+
+def _with_slashes(names: Iterable[str], dropped: list[BadImage]) -> dict[str, str]:
+    """Return the names of a zip with slashes, and how the zip spells them.
+
+    The format asks for slashes. Tools of Windows that write backslashes mean them.
+    """
+    spelled: dict[str, str] = {}
+    for name in names:
+        if spelled.setdefault(name.replace("\\", "/"), name) != name:
+            dropped.append(BadImage("the name of another entry", name))
+    return spelled
 
 
 def _inside(names: Iterable[str], dropped: list[BadImage]) -> list[str]:
