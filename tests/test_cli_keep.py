@@ -91,6 +91,33 @@ def test_an_example_whose_name_is_no_utf_8_is_found_by_it(world: Path, tmp_path:
     done("correct", out, "--relabel", f"{str(odd)[:-5]}\\xff.png=red")
 
 
+def test_pipes_devices_and_dangling_links_have_rows(
+    world: Path, model: Path, tmp_path: Path
+) -> None:
+    queries = tmp_path / "new"
+    shutil.copytree(world / "new" / "all", queries)
+    (queries / "nowhere.png").symlink_to(tmp_path / "none.png")
+    (queries / "round.png").symlink_to(queries / "round.png")
+    (queries / "device.png").symlink_to("/dev/null")
+    os.mkfifo(queries / "pipe.png")
+    words = ("classify", "--model", model, "--query", queries)
+    table, folder = tmp_path / "o.csv", tmp_path / "labels"
+    done(*words, "--out", table)
+    os.mkfifo(queries / "pipe.tar")  # into a folder of labels tars and tables are read, too
+    os.mkfifo(queries / "pipe.parquet")
+    done(*words, "--out", folder)
+    odd = "a folder, pipe, socket or device, not a file"
+    reasons = {"nowhere.png": "no such file or directory", "device.png": odd, "pipe.png": odd}
+    tars = {"pipe.tar": odd, "pipe.parquet": odd}
+    for file, expected in ((table, reasons), (*folder.glob("labels-*.csv"), reasons | tars)):
+        with file.open(newline="") as opened:
+            rows = list(csv.DictReader(opened))
+        bad = {Path(row["path"]).name: row["reason"] for row in rows if row["reason"]}
+        assert "symbolic links" in bad.pop("round.png")
+        assert bad == expected and sum(bool(row["label"]) for row in rows) == 6
+    assert "4 of 10 images cannot be read" in refused(*words, "--strict")
+
+
 def test_what_looks_wrong_is_found_and_corrected(
     world: Path, model: Path, wide_terminal: None
 ) -> None:

@@ -271,6 +271,9 @@ def test_queries(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     found = [root / "cat/000.png", root / "cat/001.png", root / "dog/000.PNG"]
     assert read_queries(root) == found
     assert read_queries([str(root / "dog" / "notes.txt"), root]) == [root / "dog/notes.txt", *found]
+    (root / "cat" / "folder.png").mkdir()
+    (root / "cat" / "link.png").symlink_to(tmp_path)
+    assert read_queries(root) == found
     (tmp_path / "empty").mkdir()
     for paths, message in [
         ([], "no images to classify"),

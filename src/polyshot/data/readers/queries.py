@@ -152,9 +152,9 @@ def shards(queries: Sequence[str], size: int = SHARD) -> Iterator[Shard]:
 def _shards(query: str, size: int) -> Iterator[Shard]:
     images: list[str] = []
     for name in _files(query):
-        if name.lower().endswith(".parquet"):
+        if name.lower().endswith(".parquet") and _can_be_opened(name):
             yield from _row_groups(name)
-        elif name.lower().endswith(TARS):
+        elif name.lower().endswith(TARS) and _can_be_opened(name):
             yield Tar(name)
         else:
             images.append(name)
@@ -163,6 +163,11 @@ def _shards(query: str, size: int) -> Iterator[Shard]:
                 images = []
     if images:
         yield Files(tuple(images))
+
+
+def _can_be_opened(name: str) -> bool:
+    """Tell whether a file is one: to open a pipe would wait for a writer."""
+    return is_url(name) or Path(name).is_file()
 
 
 def _files(query: str) -> Iterator[str]:
@@ -282,7 +287,8 @@ def read_queries(paths: Path | str | Sequence[Path | str]) -> list[Path]:
     for path in map(Path, given):
         if path.is_dir():
             named = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
-            images = sorted(f for f in named if not is_junk(f.relative_to(path)) and f.is_file())
+            # Pipes, devices and dangling links are listed, too: who reads them says what they are.
+            images = sorted(f for f in named if not is_junk(f.relative_to(path)) and not f.is_dir())
             if not images:
                 raise PolyshotError(f"{path} has no image files ({', '.join(SUFFIXES[:3])}, ...).")
             found += images
