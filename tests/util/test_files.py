@@ -260,9 +260,14 @@ def test_lines_are_added_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "lines"
     append_text(path, "one\n")
     append_text(path, "two\n")
-    with full_disk(10), pytest.raises(PolyshotError, match="the disk is full"):
+    with full_disk(10), pytest.raises(PolyshotError, match=r"disk is full\. What was in it before"):
         append_text(path, "three is too long\n")
     assert path.read_text() == "one\ntwo\n"
+    (tmp_path / "link").symlink_to(tmp_path / "new")
+    for other in ("new", "link"):
+        with full_disk(10), pytest.raises(PolyshotError, match="Nothing of it was left behind"):
+            append_text(tmp_path / other, "this is too long\n")
+        assert not (tmp_path / "new").exists() and (tmp_path / "link").is_symlink()
     with pytest.raises(PolyshotError, match="no room to write /dev/full"):
         append_text(Path("/dev/full"), "text")
 

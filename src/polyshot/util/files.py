@@ -86,14 +86,14 @@ def new_folder(path: Path, check: Callable[[Path], None] = lambda _: None) -> It
 
 
 @contextmanager
-def clear_errors(path: Path) -> Iterator[None]:
-    """Turn the system's error on writing into one line that names the path."""
+def clear_errors(path: Path, left: str = "Nothing of it was left behind") -> Iterator[None]:
+    """Turn the system's error on writing into one line that names the path, and what is `left`."""
     try:
         yield
     except OSError as error:
         shown = _final(path)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise no_room(shown) from None
+            raise no_room(shown, left=left) from None
         raise PolyshotError(f"{shown} cannot be written: {error.strerror or error}.") from None
 
 
@@ -122,12 +122,14 @@ def check_writable(path: Path | None) -> None:
         raise PolyshotError(f"{path} cannot be written: {reason}.")
 
 
-def no_room(path: Path, needed: int = 0, free: int = 0) -> PolyshotError:
+def no_room(
+    path: Path, needed: int = 0, free: int = 0, left: str = "Nothing of it was left behind"
+) -> PolyshotError:
     """Say that a disk is full; `needed` and `free` are bytes, where they are known."""
     detail = f" {needed / 1e6:,.0f} MB are needed, {free / 1e6:,.0f} MB are free." if needed else ""
     return PolyshotError(
         f"There is no room to write {path}: the disk is full.{detail} "
-        "Nothing of it was left behind; free some space or choose another --out."
+        f"{left}; free some space or choose another --out."
     )
 
 
@@ -155,18 +157,24 @@ def json_bytes(value: Mapping[str, Any]) -> bytes:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Add text to a file's end, all of it or nothing."""
+    """Add text to a file's end, all of it or nothing; a file that was not there is not left."""
+    place = Path(os.path.realpath(path))
     with clear_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        before = path.stat().st_size if path.is_file() else 0
-        with path.open("ab", buffering=0) as file:
-            left = memoryview(text.encode())
+        before = place.stat().st_size if place.is_file() else 0
+    left = "What was in it before is whole" if before else "Nothing of it was left behind"
+    with clear_errors(path, left):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not place.exists()
+        with place.open("ab", buffering=0) as file:
+            rest = memoryview(text.encode())
             try:
-                while left:
-                    left = left[file.write(left) :]
+                while rest:
+                    rest = rest[file.write(rest) :]
             except OSError:
                 with suppress(OSError):
                     file.truncate(before)
+                    if is_new:
+                        place.unlink()
                 raise
 
 
