@@ -165,6 +165,13 @@ def test_what_is_refused(world: Path, model: Path, tmp_path: Path) -> None:
     assert "Nothing is to be corrected" in refused("correct", model)
     assert "is not EXAMPLE=LABEL" in refused("correct", model, "--relabel", "3")
     assert "no class 'grey'" in refused("correct", model, "--forget", "grey")
+    assert "cannot be shown" in refused("correct", model, "--relabel", "0=x\x1b[31m")
+    examples = tmp_path / "examples.csv"
+    examples.write_text(f"{world}/new/all/00.png,x\x1b[31m\n{world}/new/all/01.png,y\n")
+    assert "cannot be shown" in refused("correct", model, "--add", examples)
+    assert "cannot be shown" in refused(
+        *("fit", examples, "--pool", world / "pool", "--out", tmp_path / "x")
+    )
     assert "no example 99" in refused("correct", model, "--drop", "99")
     before = model.read_bytes()
     assert "no class" in refused("correct", model, "--relabel", "0=blue", "--forget", "x")
