@@ -118,6 +118,20 @@ def test_pipes_devices_and_dangling_links_have_rows(
     assert "4 of 10 images cannot be read" in refused(*words, "--strict")
 
 
+def test_names_of_files_and_labels_may_hold_the_sign_between_them(
+    world: Path, tmp_path: Path
+) -> None:
+    photos, out = tmp_path / "photos", tmp_path / "c.polyshot"
+    shutil.copytree(world / "photos", photos)
+    (photos / "red" / "odd.png").rename(photos / "red" / "x=odd=.png")
+    done("fit", photos, "--out", out, "--pool", world / "pool", "--adaptation", "none")
+    done("correct", out, "--relabel", "0=a=b", "--relabel", f"{photos}/red/x=odd=.png=a=b=")
+    names = FewShotClassifier.load(out).example_labels()
+    assert names[0] == "a=b" and names.count("a=b=") == 1
+    done("correct", out, "--relabel", f"{photos}/red/x=odd=.png=green")
+    assert "a=b=" not in FewShotClassifier.load(out).example_labels()
+
+
 def test_what_looks_wrong_is_found_and_corrected(
     world: Path, model: Path, wide_terminal: None
 ) -> None:
@@ -166,6 +180,17 @@ def test_what_is_refused(world: Path, model: Path, tmp_path: Path) -> None:
     assert "is not EXAMPLE=LABEL" in refused("correct", model, "--relabel", "3")
     assert "no class 'grey'" in refused("correct", model, "--forget", "grey")
     assert "cannot be shown" in refused("correct", model, "--relabel", "0=x\x1b[31m")
+    assert "is not EXAMPLE=LABEL" in refused("correct", model, "--relabel", "3=")
+    named = refused("correct", model, "--relabel", "no.png=dog")
+    assert "No example is called 'no.png': name it by its file's whole name, or its" in named
+    assert "no example 99: they count from 0 to 12" in refused(
+        "correct", model, "--relabel", "99=a=b"
+    )
+    assert "begins with the name of no single example" in refused(
+        "correct", model, "--relabel", "no.png=a=b"
+    )
+    for odd in ("²", "9" * 5000):
+        assert "No example is called" in refused("correct", model, "--drop", odd)
     examples = tmp_path / "examples.csv"
     examples.write_text(f"{world}/new/all/00.png,x\x1b[31m\n{world}/new/all/01.png,y\n")
     assert "cannot be shown" in refused("correct", model, "--add", examples)

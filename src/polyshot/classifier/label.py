@@ -291,11 +291,8 @@ def correct_by_files(
     left_out: tuple[BadImage, ...] = ()
     made = copy.copy(classifier)  # what was learned is replaced, never changed
     if relabel:
-        pairs = [each.rpartition("=") for each in relabel]
-        if wrong := [each for each in pairs if not each[0] or not each[2].strip()]:
-            raise PolyshotError(f"'{''.join(wrong[0])}' is not EXAMPLE=LABEL, such as 3=dog.")
-        numbers = made.find_examples([_example(each[0]) for each in pairs])
-        made.relabel(numbers, [label(each[2].strip()) for each in pairs], report)
+        pairs = [_example_and_label(made, each) for each in relabel]
+        made.relabel([number for number, _ in pairs], [label(each) for _, each in pairs], report)
     gone = made.find_examples([_example(each) for each in drop])
     if gone:
         made.forget(examples=gone, report=report)
@@ -309,5 +306,27 @@ def correct_by_files(
     return left_out
 
 
+def _example_and_label(classifier: FewShotClassifier, text: str) -> tuple[int, str]:
+    """Read ``EXAMPLE=LABEL``, both of which may hold a ``=``: the longest example that there is."""
+    places = [i for i, letter in enumerate(text) if letter == "="]
+    pairs = [(text[:i], text[i + 1 :].strip()) for i in reversed(places)]
+    pairs = [(example, label) for example, label in pairs if example and label]
+    if not pairs:
+        raise PolyshotError(f"'{text}' is not EXAMPLE=LABEL, such as 3=dog.")
+    refusals = []
+    for example, label in pairs:
+        try:
+            return classifier.find_examples([_example(example)])[0], label
+        except PolyshotError as error:
+            refusals.append(error)
+    # With one sign it is clear which example was meant; a number is before the first one.
+    if len(pairs) == 1 or isinstance(_example(pairs[-1][0]), int):
+        raise refusals[-1]
+    raise PolyshotError(
+        f"'{text}' begins with the name of no single example: take its number, which 'polyshot "
+        "check' shows."
+    )
+
+
 def _example(text: str) -> int | str:
-    return int(text) if text.isdigit() else text
+    return int(text) if text.isdecimal() and len(text) < 10 else text

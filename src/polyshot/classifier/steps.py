@@ -190,8 +190,9 @@ class StepByStep(Fitted):
                 numbers = [i for i, name in enumerate(names) if name == kept_as]
                 if len(numbers) != 1:
                     many = "Several examples are" if numbers else "No example is"
+                    how = "by its number" if numbers else "by its file's whole name, or its number"
                     raise PolyshotError(
-                        f"{many} called '{one}': name it as suspects() does, or by its number."
+                        f"{many} called '{one}': name it {how}, from 0 to {len(names) - 1}."
                         f"{'' if numbers else did_you_mean(one, names)}"
                     )
                 found += numbers
