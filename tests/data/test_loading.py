@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from polyshot.data.images import decode, first_readable, load_sizes, read_images
+from polyshot.data.importer import import_source
 from polyshot.data.readers.queries import list_support, read_queries, read_support
 from polyshot.errors import PolyshotError
 from tests.helpers import picture
@@ -260,6 +261,19 @@ def test_what_is_no_support_set(image_folder: Callable[..., Path], tmp_path: Pat
     ]:
         with pytest.raises(PolyshotError, match=message):
             read_support(path)
+
+
+def test_a_csv_with_one_file_under_two_labels(image_folder: Callable[..., Path]) -> None:
+    root = image_folder(cat=2, dog=1)
+    table, rows = root / "set.csv", ["cat/000.png,cat", "dog/000.png,dog", "cat/000.png,cat"]
+    table.write_text("\n".join(rows))
+    assert read_support(table)[1] == ["cat", "dog", "cat"], "the same row twice counts twice"
+    table.write_text("\n".join([*rows, "./cat/../cat/000.png,dog"]))
+    message = r"set.csv lists files under two labels: .*000\.png \('cat' and 'dog'\)\. Leave one"
+    with pytest.raises(PolyshotError, match=message):
+        read_support(table)
+    with pytest.raises(PolyshotError, match=message):
+        import_source(table, root / "packs")
 
 
 def test_queries(image_folder: Callable[..., Path], tmp_path: Path) -> None:
