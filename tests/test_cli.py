@@ -1,6 +1,7 @@
 """The program as users run it: exit codes, one-line errors, help that starts at once."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -72,6 +73,15 @@ def test_names_are_neither_markup_nor_commands_of_a_terminal(
     assert shown.out.count(hostile) == 2 and "\x1b[2J" not in shown.out and "\x07" not in shown.out
     said = run("data", "list", f"{hostile}\n\x1b[2J")
     assert said.code == 2 and said.err == f"error: There is no folder {hostile}\\n\\x1b[2J.\n"
+
+
+def test_names_that_the_terminal_has_no_letters_for(tmp_path: Path) -> None:
+    out = os.fsencode(tmp_path) + b"/\xff"
+    words = [sys.executable, "-m", "polyshot", "example", out, "--shot", "1", "--queries", "1"]
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}
+    ended = subprocess.run(words, capture_output=True, env=environment, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert b"/\\xff/support: 1" in ended.stdout
 
 
 def test_bars_count_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:

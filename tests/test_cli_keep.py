@@ -1,6 +1,10 @@
 """A classifier on the command line: fitted, kept, checked, corrected, asked."""
 
 import csv
+import io
+import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -53,6 +57,81 @@ def test_a_kept_classifier_labels(world: Path, model: Path) -> None:
     assert fresh.splitlines()[0] == said.splitlines()[0]
 
 
+def test_a_name_that_is_no_utf_8_is_written_in_one_way(
+    world: Path, model: Path, tmp_path: Path, wide_terminal: None
+) -> None:
+    queries = tmp_path / os.fsdecode(b"q\xff")
+    queries.mkdir()
+    coloured("red", 3).save(queries / "good.png")
+    shutil.copy(queries / "good.png", queries / os.fsdecode(b"odd\xfe.png"))
+    (queries / os.fsdecode(b"bad\xfe.png")).write_text("no image")
+    words = ("classify", "--model", model, "--query", queries)
+    names = [f"{tmp_path}/q\\xff/{name}" for name in ("bad\\xfe.png", "good.png", "odd\\xfe.png")]
+    table, page, folder = tmp_path / "o.csv", tmp_path / "o.html", tmp_path / "labels"
+    done(*words, "--out", table, "--page", page)
+    done(*words, "--out", folder)
+    for file in (table, *folder.glob("labels-*.csv")):
+        rows = csv.DictReader(io.StringIO(file.read_bytes().decode()))
+        assert sorted(row["path"] for row in rows) == names
+    assert all(name in page.read_bytes().decode() for name in names)
+    assert json.loads((folder / "labels.json").read_bytes())["queries"] == [str(queries)]
+    assert "0 images labelled" in done(*words, "--out", folder), "it goes on where it was"
+    shown = done(*words)
+    assert names[1] in shown and names[2] in shown
+
+
+def test_an_example_whose_name_is_no_utf_8_is_found_by_it(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "photos", tmp_path / "photos")
+    odd = tmp_path / "photos" / "red" / os.fsdecode(b"odd\xff.png")
+    (tmp_path / "photos" / "red" / "odd.png").rename(odd)
+    out = tmp_path / "c.polyshot"
+    how = ("--pool", world / "pool", "--adaptation", "none")
+    done("fit", tmp_path / "photos", "--out", out, *how)
+    done("correct", out, "--relabel", f"{odd}=green")
+    done("correct", out, "--relabel", f"{str(odd)[:-5]}\\xff.png=red")
+
+
+def test_pipes_devices_and_dangling_links_have_rows(
+    world: Path, model: Path, tmp_path: Path
+) -> None:
+    queries = tmp_path / "new"
+    shutil.copytree(world / "new" / "all", queries)
+    (queries / "nowhere.png").symlink_to(tmp_path / "none.png")
+    (queries / "round.png").symlink_to(queries / "round.png")
+    (queries / "device.png").symlink_to("/dev/null")
+    os.mkfifo(queries / "pipe.png")
+    words = ("classify", "--model", model, "--query", queries)
+    table, folder = tmp_path / "o.csv", tmp_path / "labels"
+    done(*words, "--out", table)
+    os.mkfifo(queries / "pipe.tar")  # into a folder of labels tars and tables are read, too
+    os.mkfifo(queries / "pipe.parquet")
+    done(*words, "--out", folder)
+    odd = "a folder, pipe, socket or device, not a file"
+    reasons = {"nowhere.png": "no such file or directory", "device.png": odd, "pipe.png": odd}
+    tars = {"pipe.tar": odd, "pipe.parquet": odd}
+    for file, expected in ((table, reasons), (*folder.glob("labels-*.csv"), reasons | tars)):
+        with file.open(newline="") as opened:
+            rows = list(csv.DictReader(opened))
+        bad = {Path(row["path"]).name: row["reason"] for row in rows if row["reason"]}
+        assert "symbolic links" in bad.pop("round.png")
+        assert bad == expected and sum(bool(row["label"]) for row in rows) == 6
+    assert "4 of 10 images cannot be read" in refused(*words, "--strict")
+
+
+def test_names_of_files_and_labels_may_hold_the_sign_between_them(
+    world: Path, tmp_path: Path
+) -> None:
+    photos, out = tmp_path / "photos", tmp_path / "c.polyshot"
+    shutil.copytree(world / "photos", photos)
+    (photos / "red" / "odd.png").rename(photos / "red" / "x=odd=.png")
+    done("fit", photos, "--out", out, "--pool", world / "pool", "--adaptation", "none")
+    done("correct", out, "--relabel", "0=a=b", "--relabel", f"{photos}/red/x=odd=.png=a=b=")
+    names = FewShotClassifier.load(out).example_labels()
+    assert names[0] == "a=b" and names.count("a=b=") == 1
+    done("correct", out, "--relabel", f"{photos}/red/x=odd=.png=green")
+    assert "a=b=" not in FewShotClassifier.load(out).example_labels()
+
+
 def test_what_looks_wrong_is_found_and_corrected(
     world: Path, model: Path, wide_terminal: None
 ) -> None:
@@ -100,6 +179,24 @@ def test_what_is_refused(world: Path, model: Path, tmp_path: Path) -> None:
     assert "Nothing is to be corrected" in refused("correct", model)
     assert "is not EXAMPLE=LABEL" in refused("correct", model, "--relabel", "3")
     assert "no class 'grey'" in refused("correct", model, "--forget", "grey")
+    assert "cannot be shown" in refused("correct", model, "--relabel", "0=x\x1b[31m")
+    assert "is not EXAMPLE=LABEL" in refused("correct", model, "--relabel", "3=")
+    named = refused("correct", model, "--relabel", "no.png=dog")
+    assert "No example is called 'no.png': name it by its file's whole name, or its" in named
+    assert "no example 99: they count from 0 to 12" in refused(
+        "correct", model, "--relabel", "99=a=b"
+    )
+    assert "begins with the name of no single example" in refused(
+        "correct", model, "--relabel", "no.png=a=b"
+    )
+    for odd in ("²", "9" * 5000):
+        assert "No example is called" in refused("correct", model, "--drop", odd)
+    examples = tmp_path / "examples.csv"
+    examples.write_text(f"{world}/new/all/00.png,x\x1b[31m\n{world}/new/all/01.png,y\n")
+    assert "cannot be shown" in refused("correct", model, "--add", examples)
+    assert "cannot be shown" in refused(
+        *("fit", examples, "--pool", world / "pool", "--out", tmp_path / "x")
+    )
     assert "no example 99" in refused("correct", model, "--drop", "99")
     before = model.read_bytes()
     assert "no class" in refused("correct", model, "--relabel", "0=blue", "--forget", "x")

@@ -411,15 +411,14 @@ def test_a_bad_photo_stops_nothing(pool: Path, wild: Path, tmp_path: Path) -> No
     shutil.copytree(wild / "examples", examples)
     shutil.copytree(wild / "new", new)
     (examples / "cat" / "notes.txt").write_text("fed at noon")
+    shutil.copy(new / "0.png", examples / "cover.png")
     (new / "0.png").write_bytes((new / "0.png").read_bytes()[:900])
     asked = [*classify(pool, examples, new), "--adaptation", "none", "--out", out]
     page = tmp_path / "labels.html"
     outcome = polyshot(*asked, "--page", page)
     assert outcome.code == 0, outcome.err
-    assert (
-        f"1 examples cannot be read and are left out: {examples}/cat/notes.txt (not an image)"
-        in (outcome.err)
-    )
+    left_out = f"{examples}/cat/notes.txt (not an image), {examples}/cover.png (in no class folder)"
+    assert f"2 examples are left out: {left_out}." in outcome.err
     assert f"1 of 3 images cannot be read: {new}/0.png (truncated)." in outcome.err
     with out.open(newline="", encoding="utf-8") as opened:
         rows = list(csv.DictReader(opened))

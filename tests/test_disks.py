@@ -57,6 +57,13 @@ def evaluate(world: Path, to: Path) -> list[object]:
     return [*("evaluate", world / "packs", "--pool", world / "pool", *how), "--cache", to / "cache"]
 
 
+def measure(world: Path, to: Path) -> list[object]:
+    """Results of so many episodes that their lines do not fit."""
+    how = ("--targets", "signs", "--episodes", 600, "--device", "cpu", "--way", 2, "--shot", 1)
+    command = ("evaluate", world / "packs", "--pool", world / "pool", "--queries", 1)
+    return [*command, *how, "--methods", "base", "--out", to / "results.jsonl"]
+
+
 def fit(world: Path, to: Path) -> list[object]:
     how = ("--pool", world / "pool", "--adaptation", "none", "--device", "cpu")
     return ["fit", world / "example/support", *how, "--out", to / "photos.polyshot"]
@@ -70,6 +77,7 @@ WRITERS: dict[str, tuple[Callable[[Path, Path], list[object]], int]] = {
     "train": (train, 40),
     "classify": (classify, 4),
     "evaluate": (evaluate, 12),
+    "measure": (measure, 0),
     "fit": (fit, 12),
     "remove": (remove, 40),
 }

@@ -119,7 +119,7 @@ def test_what_is_left_out_is_said(image_folder: Callable[..., Path]) -> None:
     with open_targets(root, SIZE) as (target,):
         assert target.shape == EpisodeShape()
         bad, small = target.remarks
-        assert "2 unreadable files are left out: a/bad.png (not an image), b/cut.jpg" in bad
+        assert "2 files are left out: a/bad.png (not an image), b/cut.jpg" in bad
         assert "1 of 8 classes have fewer than 15 images and are left out: g" in small
 
 

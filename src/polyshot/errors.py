@@ -1,5 +1,6 @@
 """Errors that a user can cause and a user can mend."""
 
+import codecs
 import difflib
 import errno
 from collections.abc import Iterable
@@ -25,7 +26,28 @@ def one_line(text: str) -> str:
 
 def printable(text: str) -> str:
     """Escape what terminals take for commands, and what UTF-8 has not: names hold anything."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    return "".join(each if each.isprintable() else _escaped(each) for each in text)
+
+
+def _escaped(letter: str) -> str:
+    # Python reads a byte of a name that is no UTF-8 as a letter of this range.
+    is_byte = "\udc80" <= letter <= "\udcff"
+    return f"\\x{ord(letter) - 0xDC00:02x}" if is_byte else ascii(letter)[1:-1]
+
+
+def _escape_error(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(map(_escaped, error.object[error.start : error.end])), error.end
+
+
+ESCAPED = "polyshot.escaped"
+"""How to encode (``errors=``) what an encoding has not: as `printable` escapes it."""
+codecs.register_error(ESCAPED, _escape_error)
+
+
+def as_utf8(text: str) -> str:
+    r"""Write bytes of names that are no UTF-8 as ``\xff``, the same in tables and on pages."""
+    return text.encode(errors=ESCAPED).decode()
 
 
 MEMORY = ("allocate memory", "not enough memory", "could not create a primitive", "new thread")
@@ -51,6 +73,11 @@ def join_names(names: Iterable[str], limit: int = 5) -> str:
     listed = [str(name) for name in names]
     shown = ", ".join(listed[:limit])
     return shown if len(listed) <= limit else f"{shown} and {len(listed) - limit} more"
+
+
+def counted(count: int, one: str, more: str) -> str:
+    """Say how many there are: ``1 class``, ``2 classes``."""
+    return f"{count:,} {one if count == 1 else more}"
 
 
 def unknown(

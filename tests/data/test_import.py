@@ -136,6 +136,27 @@ def test_entries_that_lead_out_and_links_are_named(
     assert len(made.pack.images) == 4 and len(made.skipped) == 3 + len(links)
 
 
+@pytest.mark.parametrize("which", ["*.png", "000.png"])
+def test_zips_with_backslashes_give_the_same_pack(
+    image_folder: MakeFolder, tmp_path: Path, which: str
+) -> None:
+    root, windows = image_folder(), tmp_path / "windows.zip"
+    with zipfile.ZipFile(windows, "w") as file:
+        for path in sorted(root.rglob("*.png")):
+            name = str(path.relative_to(root.parent))
+            file.write(path, name.replace("/", "\\") if path.match(which) else name)
+        file.writestr("photos\\cat\\", b"")
+    pack = bring(windows, tmp_path / "packs")
+    assert pack.hash == bring(root, tmp_path / "packs").hash
+    with zipfile.ZipFile(windows, "a") as file:
+        for name in ("..\\..\\evil.png", "\\etc\\evil.png", "photos\\cat\\..\\..\\..\\evil.png"):
+            file.writestr(name, b"evil")
+        file.writestr("photos/cat\\000.png", b"another")
+    message = refusal(windows, tmp_path / "more")
+    assert "4 entries of windows.zip" in message and message.count("(leads out of the") == 3
+    assert "000.png (the name of another entry)" in message
+
+
 def test_a_csv_gives_the_same_pack_as_the_folder(image_folder: MakeFolder, tmp_path: Path) -> None:
     root = image_folder(cat=3, dog=2)
     kinds = [("dog", 2), ("cat", 3)]
@@ -156,6 +177,33 @@ def test_train_val_and_test_folders_are_pooled(image_folder: MakeFolder, tmp_pat
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, target)
     assert bring(parts, tmp_path / "packs").hash == bring(flat, tmp_path / "packs").hash
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("place", [".", "photos", "deep/photos"])
+def test_a_picture_beside_the_class_folders_does_not_decide(
+    image_folder: MakeFolder, tmp_path: Path, place: str, packed: bool
+) -> None:
+    expected = bring(image_folder(), tmp_path / "packs")
+    root = tmp_path / "cov"
+    shutil.copytree(tmp_path / "photos", root / place, dirs_exist_ok=True)
+    covers = {"cover.png", str(Path(place) / "again.JPG")}
+    for each in covers:
+        picture(3).save(root / each)
+    source = archive(root, "zip", wrapped=False) if packed else root
+    [made] = import_source(source, tmp_path / "more", SMALL)
+    assert made.pack.hash == expected.hash
+    assert {(bad.where, bad.kind) for bad in made.skipped} == {
+        (each, "in no class folder") for each in covers
+    }
+
+
+def test_a_class_alone_may_have_folders_in_it(image_folder: MakeFolder, tmp_path: Path) -> None:
+    root = image_folder(cat=5)
+    for name in ("indoors", "outdoors"):
+        (root / "cat" / name).mkdir()
+        picture(7).save(root / "cat" / name / "x.png")
+    assert bring(root, tmp_path / "packs").domain.class_names == ("cat",)
 
 
 def test_images_deeper_in_a_class_and_links_are_found(

@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from polyshot.data.images import decode, first_readable, load_sizes, read_images
-from polyshot.data.readers.queries import read_queries, read_support
+from polyshot.data.importer import import_source
+from polyshot.data.readers.queries import list_support, read_queries, read_support
 from polyshot.errors import PolyshotError
 from tests.helpers import picture
 
@@ -201,6 +203,14 @@ def test_support_from_a_folder_for_each_class(image_folder: Callable[..., Path])
         read_support(root)
 
 
+def test_a_picture_beside_the_classes_is_no_example(image_folder: Callable[..., Path]) -> None:
+    root = image_folder("set/photos", cat=2, dog=3).parent
+    shutil.copy(root / "photos" / "cat" / "000.png", root / "cover.png")
+    paths, labels, beside = list_support(root)
+    assert (paths, labels) == read_support(root) and labels == ["cat"] * 2 + ["dog"] * 3
+    assert [str(bad) for bad in beside] == [f"{root}/cover.png (in no class folder)"]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -253,6 +263,19 @@ def test_what_is_no_support_set(image_folder: Callable[..., Path], tmp_path: Pat
             read_support(path)
 
 
+def test_a_csv_with_one_file_under_two_labels(image_folder: Callable[..., Path]) -> None:
+    root = image_folder(cat=2, dog=1)
+    table, rows = root / "set.csv", ["cat/000.png,cat", "dog/000.png,dog", "cat/000.png,cat"]
+    table.write_text("\n".join(rows))
+    assert read_support(table)[1] == ["cat", "dog", "cat"], "the same row twice counts twice"
+    table.write_text("\n".join([*rows, "./cat/../cat/000.png,dog"]))
+    message = r"set.csv lists files under two labels: .*000\.png \('cat' and 'dog'\)\. Leave one"
+    with pytest.raises(PolyshotError, match=message):
+        read_support(table)
+    with pytest.raises(PolyshotError, match=message):
+        import_source(table, root / "packs")
+
+
 def test_queries(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     root = image_folder(cat=2, dog=1)
     (root / "dog" / "notes.txt").write_text("no image")
@@ -262,6 +285,9 @@ def test_queries(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     found = [root / "cat/000.png", root / "cat/001.png", root / "dog/000.PNG"]
     assert read_queries(root) == found
     assert read_queries([str(root / "dog" / "notes.txt"), root]) == [root / "dog/notes.txt", *found]
+    (root / "cat" / "folder.png").mkdir()
+    (root / "cat" / "link.png").symlink_to(tmp_path)
+    assert read_queries(root) == found
     (tmp_path / "empty").mkdir()
     for paths, message in [
         ([], "no images to classify"),

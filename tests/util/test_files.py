@@ -18,6 +18,7 @@ from polyshot.errors import PolyshotError
 from polyshot.util.files import (
     append_text,
     clear_leftovers,
+    digest,
     locked,
     new_file,
     new_folder,
@@ -261,9 +262,14 @@ def test_lines_are_added_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "lines"
     append_text(path, "one\n")
     append_text(path, "two\n")
-    with full_disk(10), pytest.raises(PolyshotError, match="the disk is full"):
+    with full_disk(10), pytest.raises(PolyshotError, match=r"disk is full\. What was in it before"):
         append_text(path, "three is too long\n")
     assert path.read_text() == "one\ntwo\n"
+    (tmp_path / "link").symlink_to(tmp_path / "new")
+    for other in ("new", "link"):
+        with full_disk(10), pytest.raises(PolyshotError, match="Nothing of it was left behind"):
+            append_text(tmp_path / other, "this is too long\n")
+        assert not (tmp_path / "new").exists() and (tmp_path / "link").is_symlink()
     with pytest.raises(PolyshotError, match="no room to write /dev/full"):
         append_text(Path("/dev/full"), "text")
 
@@ -296,6 +302,16 @@ def test_json_that_is_no_object_is_one_line(tmp_path: Path, text: str) -> None:
         read_json(tmp_path / "a.json")
     with pytest.raises(json.JSONDecodeError):
         json.loads("{")
+
+
+def test_names_of_any_bytes_are_written_as_utf_8(tmp_path: Path) -> None:
+    name = os.fsdecode("é\u2028".encode() + b"\xff")
+    write_text(tmp_path / "a.txt", name)
+    assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "é\u2028\\xff"
+    write_json(tmp_path / "a.json", {"name": name})
+    (tmp_path / "a.json").read_text(encoding="utf-8")
+    assert read_json(tmp_path / "a.json") == {"name": name}
+    assert len({digest(name), digest("é\u2028\\xff"), digest("é\u2028")}) == 3
 
 
 def test_locks_of_what_is_whole_are_cleared_away_unless_held(tmp_path: Path) -> None:

@@ -163,6 +163,11 @@ def check_labels(labels: Sequence[Label] | None, images: int) -> list[Any]:
     if strange or len({isinstance(one, str) for one in values}) > 1:
         what = join_names(sorted(strange)) if strange else "both"
         raise BadValueError(f"Labels are all text or all numbers, not {what}.")
+    # The same as of class folders: a terminal would take some of these for commands.
+    if hidden := sorted({one for one in values if isinstance(one, str) and not one.isprintable()}):
+        raise BadValueError(
+            f"There are classes whose names cannot be shown: rename {join_names(hidden)}."
+        )
     return values
 
 

@@ -20,8 +20,8 @@ from polyshot.data.images import (
     load_images,
     read_images,
 )
-from polyshot.data.readers.queries import read_queries, read_support
-from polyshot.errors import PolyshotError, join_names
+from polyshot.data.readers.queries import list_support, read_queries
+from polyshot.errors import PolyshotError, as_utf8, join_names
 from polyshot.pool.pool import Pool
 from polyshot.predict.ensemble import AUTO
 from polyshot.predict.none_of_these import NONE, Threshold
@@ -67,7 +67,7 @@ class LabelledFiles:
     threshold: Threshold | None = None
     """Of `none of these`, where that was asked for."""
     left_out: tuple[BadImage, ...] = ()
-    """Examples that cannot be read."""
+    """Examples that cannot be read, or belong to no class."""
 
     @property
     def unread(self) -> list[LabelledFile]:
@@ -147,14 +147,14 @@ def fit_files(
     report: Progress | None = None,
     strict: bool = False,
 ) -> tuple[BadImage, ...]:
-    """Let a classifier learn from examples on disk; returns those that cannot be read.
+    """Let a classifier learn from examples on disk; returns those that are left out.
 
-    With `strict` these are an error.
+    These cannot be read, which is an error with `strict`, or lie beside the class folders.
     """
     of_examples = _of_examples(report)
-    images, labels = _read_examples(support, classifier.pools, of_examples, strict)
+    images, labels, left_out = _read_examples(support, classifier.pools, of_examples, strict)
     classifier.fit(images, labels, of_examples)
-    return tuple(images.bad.values())
+    return left_out
 
 
 def _of_examples(report: Progress | None) -> Progress:
@@ -170,9 +170,12 @@ def _of_examples(report: Progress | None) -> Progress:
 
 def _read_examples(
     support: Path, pools: Sequence[Pool], report: Progress, strict: bool
-) -> tuple[ReadImages, list[str]]:
-    """Read examples and their labels; of each class one at least can be."""
-    paths, labels = read_support(support)
+) -> tuple[ReadImages, list[str], tuple[BadImage, ...]]:
+    """Read examples and their labels; of each class one at least can be.
+
+    Those that cannot come last, with images that belong to no class.
+    """
+    paths, labels, beside = list_support(support)
     images = read_images(paths, [pool.size for pool in pools], report)
     kept = [labels[i] for i in images.places]
     gone = sorted(set(labels) - set(kept))
@@ -182,7 +185,7 @@ def _read_examples(
             f"{len(images.bad)} of {len(paths)} examples cannot be read{emptied}: "
             f"{join_names(map(str, images.bad.values()))}."
         )
-    return images, kept
+    return images, kept, (*images.bad.values(), *beside)
 
 
 def label_by(
@@ -242,12 +245,12 @@ def check_table(path: Path) -> None:
 
 
 def as_csv(rows: Sequence[LabelledFile]) -> str:
-    """Write rows as a table."""
+    """Write rows as a table, in letters that UTF-8 has."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(field.name for field in fields(LabelledFile))
     writer.writerows(astuple(row) for row in rows)
-    return text.getvalue()
+    return as_utf8(text.getvalue())
 
 
 def count_examples(classifier: FewShotClassifier) -> dict[Label, int]:
@@ -267,8 +270,8 @@ def correct_by_files(
 ) -> tuple[BadImage, ...]:
     """Correct a classifier as the command line says it: ``EXAMPLE=LABEL``, names or numbers.
 
-    Nothing is changed unless all of it can be. Returns the further examples that cannot be read;
-    with `strict` these are an error.
+    Nothing is changed unless all of it can be. Returns the further examples that are left out, as
+    `fit_files` does.
     """
     if not (relabel or drop or forget or add):
         raise PolyshotError("Nothing is to be corrected: say what to relabel, drop, forget or add.")
@@ -288,11 +291,8 @@ def correct_by_files(
     left_out: tuple[BadImage, ...] = ()
     made = copy.copy(classifier)  # what was learned is replaced, never changed
     if relabel:
-        pairs = [each.rpartition("=") for each in relabel]
-        if wrong := [each for each in pairs if not each[0] or not each[2].strip()]:
-            raise PolyshotError(f"'{''.join(wrong[0])}' is not EXAMPLE=LABEL, such as 3=dog.")
-        numbers = made.find_examples([_example(each[0]) for each in pairs])
-        made.relabel(numbers, [label(each[2].strip()) for each in pairs], report)
+        pairs = [_example_and_label(made, each) for each in relabel]
+        made.relabel([number for number, _ in pairs], [label(each) for _, each in pairs], report)
     gone = made.find_examples([_example(each) for each in drop])
     if gone:
         made.forget(examples=gone, report=report)
@@ -300,12 +300,33 @@ def correct_by_files(
         made.forget(label(each), report=report)
     if add is not None:
         of_examples, pools = _of_examples(report), made.pools
-        images, labels = _read_examples(add, pools, of_examples, strict)
+        images, labels, left_out = _read_examples(add, pools, of_examples, strict)
         made.add(images, [label(each) for each in labels], of_examples)
-        left_out = tuple(images.bad.values())
     classifier.__dict__.update(made.__dict__)
     return left_out
 
 
+def _example_and_label(classifier: FewShotClassifier, text: str) -> tuple[int, str]:
+    """Read ``EXAMPLE=LABEL``, both of which may hold a ``=``: the longest example that there is."""
+    places = [i for i, letter in enumerate(text) if letter == "="]
+    pairs = [(text[:i], text[i + 1 :].strip()) for i in reversed(places)]
+    pairs = [(example, label) for example, label in pairs if example and label]
+    if not pairs:
+        raise PolyshotError(f"'{text}' is not EXAMPLE=LABEL, such as 3=dog.")
+    refusals = []
+    for example, label in pairs:
+        try:
+            return classifier.find_examples([_example(example)])[0], label
+        except PolyshotError as error:
+            refusals.append(error)
+    # With one sign it is clear which example was meant; a number is before the first one.
+    if len(pairs) == 1 or isinstance(_example(pairs[-1][0]), int):
+        raise refusals[-1]
+    raise PolyshotError(
+        f"'{text}' begins with the name of no single example: take its number, which 'polyshot "
+        "check' shows."
+    )
+
+
 def _example(text: str) -> int | str:
-    return int(text) if text.isdigit() else text
+    return int(text) if text.isdecimal() and len(text) < 10 else text

@@ -27,6 +27,7 @@ from polyshot.util.files import (
     digest,
     file_system,
     is_url,
+    json_bytes,
     locked_if_free,
     read_bytes,
     read_json,
@@ -237,7 +238,7 @@ class _UrlFolder(_Folder):
 
     def note(self, about: dict[str, Any]) -> None:
         """Write its description."""
-        self.write(ABOUT, (json.dumps(about, ensure_ascii=False, indent=1) + "\n").encode())
+        self.write(ABOUT, json_bytes(about))
 
     def write(self, name: str, data: bytes) -> None:
         """Write a table."""

@@ -25,7 +25,7 @@ from polyshot.classifier.answering import networks_of
 from polyshot.classifier.examples import Examples, Label, Pictures, check_labels, find_classes
 from polyshot.classifier.fitted import Fitted
 from polyshot.data.images import Images
-from polyshot.errors import PolyshotError, did_you_mean, join_names
+from polyshot.errors import PolyshotError, did_you_mean, join_names, one_line
 from polyshot.predict import none_of_these
 from polyshot.tasks import Table, Tasks
 from polyshot.util.progress import Progress
@@ -187,11 +187,13 @@ class StepByStep(Fitted):
         named = [examples] if isinstance(examples, int | str | np.integer) else list(examples)
         for one in named:
             if isinstance(one, str):
-                numbers = [i for i, name in enumerate(names) if name == one]
+                kept_as = one_line(one)  # as `names_of` keeps the name of a file
+                numbers = [i for i, name in enumerate(names) if name == kept_as]
                 if len(numbers) != 1:
                     many = "Several examples are" if numbers else "No example is"
+                    how = "by its number" if numbers else "by its file's whole name, or its number"
                     raise PolyshotError(
-                        f"{many} called '{one}': name it as suspects() does, or by its number."
+                        f"{many} called '{one}': name it {how}, from 0 to {len(names) - 1}."
                         f"{'' if numbers else did_you_mean(one, names)}"
                     )
                 found += numbers

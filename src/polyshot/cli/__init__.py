@@ -5,6 +5,7 @@ all commands share is here: errors in one line, and no library's cache in the us
 """
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ from polyshot.cli.data import data
 from polyshot.cli.evaluate import evaluate
 from polyshot.cli.keep import check, correct, export, serve, suggest
 from polyshot.cli.pool import pools
-from polyshot.errors import PolyshotError, is_short_of_memory, one_line
+from polyshot.errors import ESCAPED, PolyshotError, is_short_of_memory, one_line
 from polyshot.util import __version__
 from polyshot.util.memory import keep_freed
 
@@ -50,6 +51,7 @@ INTERRUPTED = 130
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the program: bad input is one line and exit code 2, Ctrl-C is one and exit code 130."""
     try:
+        _show_any_name()
         _check_empty(sys.argv[1:] if arguments is None else arguments)
         keep_freed()
         with matplotlib_apart():
@@ -72,6 +74,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             raise
         _refuse("The memory is too small for this: end other programs, or ask for less at once.")
     sys.exit(0)
+
+
+def _show_any_name() -> None:
+    """Let names that the terminal's encoding has not be shown escaped, as everywhere."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=ESCAPED)
 
 
 def _check_empty(arguments: list[str]) -> None:

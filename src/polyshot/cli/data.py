@@ -8,7 +8,7 @@ from typer import Argument, Option
 
 from polyshot.cli import options
 from polyshot.cli.options import names_in
-from polyshot.errors import PolyshotError, join_names
+from polyshot.errors import PolyshotError, counted, join_names, one_line
 
 data = typer.Typer(
     help="Turn images into packs; look at them, split them, draw episodes.", no_args_is_help=True
@@ -90,7 +90,8 @@ def data_import(
         done = import_source(path, out, wanted, read_options, report)
     for one in done:
         domain = one.pack.domain
-        what = f"{len(domain.labels):,} images of {len(domain.class_names):,} classes"
+        images = counted(len(domain.labels), "image", "images")
+        what = f"{images} of {counted(len(domain.class_names), 'class', 'classes')}"
         if one.kept:
             typer.echo(f"kept {one.pack.path}: {what}")
             continue
@@ -99,7 +100,8 @@ def data_import(
             typer.echo(f"  {one.remark}", err=True)
         if one.skipped:
             named = join_names((f"{bad.where} ({bad.kind})" for bad in one.skipped), limit=3)
-            typer.echo(f"  left out {len(one.skipped):,} unreadable files: {named}", err=True)
+            files = counted(len(one.skipped), "file", "files")
+            typer.echo(one_line(f"  left out {files}: {named}"), err=True)
 
 
 @data.command("toy")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from polyshot.errors import join_names, one_line, printable
+from polyshot.errors import counted, join_names, one_line, printable
 
 if TYPE_CHECKING:
     from polyshot.data.images import BadImage
@@ -82,10 +82,10 @@ def warn(remark: str) -> None:
 
 
 def warn_left_out(examples: "Sequence[BadImage]") -> None:
-    """Name examples that cannot be read."""
+    """Name examples that cannot be read, or belong to no class."""
     if examples:
         named = join_names(map(str, examples))
-        warn(f"{len(examples)} examples cannot be read and are left out: {named}.")
+        warn(f"{counted(len(examples), 'example is', 'examples are')} left out: {named}.")
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -32,7 +32,7 @@ from polyshot.data.readers import (
     spreadsheet,
 )
 from polyshot.data.splits import SMALLEST_PART, read_split_file, split_classes
-from polyshot.errors import PolyshotError, join_names, unknown
+from polyshot.errors import PolyshotError, counted, join_names, unknown
 from polyshot.util.checks import Name, build
 from polyshot.util.device import cores
 from polyshot.util.files import no_room, undisturbed
@@ -79,7 +79,7 @@ class Imported:
 
     pack: Pack
     skipped: tuple[BadImage, ...] = ()
-    """Images left out under ``skip_bad``."""
+    """Images left out: those beside the class folders, and all bad ones under ``skip_bad``."""
     kept: bool = False
     """The pack was there before and was left as it is."""
     remark: str = ""
@@ -176,6 +176,7 @@ def _import(
             raise PolyshotError(_complaint(listing.name, bad, total))
         if not good.any():
             raise PolyshotError(f"{listing.name} has no readable image among {total:,} files.")
+        bad += listing.beside
         skipped = dict(Counter(fault.kind for fault in bad))
         source = {"reader": listing.reader, "origin": listing.origin, "skipped": skipped}
         pack = writer.finish(_domain(listing, good, options), source)
@@ -187,8 +188,9 @@ def _remark(listing: Listing, pack: Pack) -> str:
     split, count = pack.domain.split, len(pack.domain.class_names)
     if split.rule == "target-only":
         return (
-            f"{count} classes are too few for a class split: all are for tests; 'polyshot pool "
-            "add' trains on all of them, a split of your own comes by --split."
+            f"{counted(count, 'class is', 'classes are')} too few for a class split: all are for "
+            "tests; 'polyshot pool add' trains on all of them, a split of your own comes by "
+            "--split."
         )
     if split.rule == "random" and min(split.sizes) == SMALLEST_PART and count < WHOLE:
         return (

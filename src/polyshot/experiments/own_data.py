@@ -20,7 +20,7 @@ from polyshot.data.shapes import (
     largest_shape,
 )
 from polyshot.data.splits import PARTS, ClassSplit
-from polyshot.errors import PolyshotError, join_names, unknown
+from polyshot.errors import PolyshotError, counted, join_names, unknown
 from polyshot.evaluation.compare import BASELINE, rows
 from polyshot.evaluation.results import Result
 from polyshot.experiments.report.pages import ResultsPage
@@ -170,7 +170,8 @@ def _own(imported: Imported, request: ShapeRequest, group_disjoint: bool) -> Tar
     remarks = []
     if bad := imported.skipped:
         named = join_names((f"{one.where} ({one.kind})" for one in bad), limit=3)
-        remarks.append(f"{domain.name}: {len(bad):,} unreadable files are left out: {named}.")
+        files = counted(len(bad), "file is", "files are")
+        remarks.append(f"{domain.name}: {files} left out: {named}.")
     kept = set(fitting_classes(domain, usual, group_disjoint=group_disjoint))
     small = [name for i, name in enumerate(domain.class_names) if i not in kept]
     if small:

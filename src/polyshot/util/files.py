@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
-from polyshot.errors import PolyshotError
+from polyshot.errors import ESCAPED, PolyshotError
 from polyshot.util.checks import sealed, unsealed
 
 CHUNK = 8 * 1024 * 1024
@@ -79,14 +79,14 @@ def new_folder(path: Path, check: Callable[[Path], None] = lambda _: None) -> It
 
 
 @contextmanager
-def clear_errors(path: Path) -> Iterator[None]:
-    """Turn the system's error on writing into one line that names the path."""
+def clear_errors(path: Path, left: str = "Nothing of it was left behind") -> Iterator[None]:
+    """Turn the system's error on writing into one line that names the path, and what is `left`."""
     try:
         yield
     except OSError as error:
         shown = _final(path)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise no_room(shown) from None
+            raise no_room(shown, left=left) from None
         raise PolyshotError(f"{shown} cannot be written: {error.strerror or error}.") from None
 
 
@@ -115,12 +115,14 @@ def check_writable(path: Path | None) -> None:
         raise PolyshotError(f"{path} cannot be written: {reason}.")
 
 
-def no_room(path: Path, needed: int = 0, free: int = 0) -> PolyshotError:
+def no_room(
+    path: Path, needed: int = 0, free: int = 0, left: str = "Nothing of it was left behind"
+) -> PolyshotError:
     """Say that a disk is full; `needed` and `free` are bytes, where they are known."""
     detail = f" {needed / 1e6:,.0f} MB are needed, {free / 1e6:,.0f} MB are free." if needed else ""
     return PolyshotError(
         f"There is no room to write {path}: the disk is full.{detail} "
-        "Nothing of it was left behind; free some space or choose another --out."
+        f"{left}; free some space or choose another --out."
     )
 
 
@@ -139,28 +141,41 @@ def read_bytes(path: Path) -> bytes:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file."""
-    write_bytes(path, text.encode(errors="surrogateescape"))  # names of files are bytes
+    """Write a text file in UTF-8, whatever names of files are in it."""
+    write_bytes(path, text.encode(errors=ESCAPED))
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write plain data as JSON, with its checksum."""
-    write_text(path, json.dumps(sealed(value), ensure_ascii=False, indent=1) + "\n")
+    write_bytes(path, json_bytes(sealed(value)))
+
+
+def json_bytes(value: Mapping[str, Any]) -> bytes:
+    """Lay plain data out as JSON for people, of which the same is read back."""
+    text = json.dumps(value, ensure_ascii=False, indent=1) + "\n"
+    # What UTF-8 has not, bytes in names of files, are JSON's own escapes: \\udcff.
+    return text.encode(errors="backslashreplace")
 
 
 def append_text(path: Path, text: str) -> None:
-    """Add text to a file's end, all of it or nothing."""
+    """Add text to a file's end, all of it or nothing; a file that was not there is not left."""
+    place = Path(os.path.realpath(path))
     with clear_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        before = path.stat().st_size if path.is_file() else 0
-        with path.open("ab", buffering=0) as file:
-            left = memoryview(text.encode())
+        before = place.stat().st_size if place.is_file() else 0
+    left = "What was in it before is whole" if before else "Nothing of it was left behind"
+    with clear_errors(path, left):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not place.exists()
+        with place.open("ab", buffering=0) as file:
+            rest = memoryview(text.encode())
             try:
-                while left:
-                    left = left[file.write(left) :]
+                while rest:
+                    rest = rest[file.write(rest) :]
             except OSError:
                 with suppress(OSError):
                     file.truncate(before)
+                    if is_new:
+                        place.unlink()
                 raise
 
 
@@ -176,7 +191,8 @@ def digest(*parts: bytes | str) -> str:
     """SHA-256 over length-prefixed parts, so that no two lists of parts collide by joining."""
     whole = hashlib.sha256()
     for part in parts:
-        data = part.encode() if isinstance(part, str) else part
+        # Names of files may hold bytes that are no UTF-8.
+        data = part.encode(errors="surrogatepass") if isinstance(part, str) else part
         whole.update(len(data).to_bytes(8, "little"))
         whole.update(data)
     return whole.hexdigest()

@@ -49,6 +49,8 @@ class Listing:
     """Class folders without a file in them, which are mistakes more often than not."""
     dropped: tuple[BadImage, ...] = ()
     """Entries of an archive that are no files in it: links, and names that lead out of it."""
+    beside: tuple[BadImage, ...] = ()
+    """Image files above the class folders, which belong to none: they are told, never refused."""
     reader: str = ""
     origin: str = ""
     """File or folder name (not its path, which would differ between machines)."""

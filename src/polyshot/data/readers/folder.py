@@ -122,12 +122,13 @@ def _open_zip(path: Path) -> zipfile.ZipFile:
 def _zip(path: Path, dropped: list[BadImage]) -> Iterator[Found]:
     try:
         with zipfile.ZipFile(path) as archive:
-            names = _inside(archive.namelist(), dropped)
+            spelled = _with_slashes(archive.namelist(), dropped)
     except (*BROKEN, NotImplementedError) as error:
         raise PolyshotError(f"{path} cannot be read as a zip file: {error}.") from None
+    names = _inside(spelled, dropped)
     files = [PurePosixPath(name) for name in names if not name.endswith("/")]
     folders = [PurePosixPath(name) for name in names if name.endswith("/")]
-    spelling = {PurePosixPath(name): name for name in names}
+    spelling = {PurePosixPath(name): spelled[name] for name in names}
     yield files, folders, lambda relative: ZipItem(path, where=spelling[relative])
     _open_zip.cache_clear()
 
@@ -154,6 +155,18 @@ def _tar(path: Path, dropped: list[BadImage]) -> Iterator[Found]:
             return FileItem(plain, str(relative), member.offset_data, member.size)
 
         yield files, folders, item
+
+
+def _with_slashes(names: Iterable[str], dropped: list[BadImage]) -> dict[str, str]:
+    """Return the names of a zip with slashes, and how the zip spells them.
+
+    The format asks for slashes. Tools of Windows that write backslashes mean them.
+    """
+    spelled: dict[str, str] = {}
+    for name in names:
+        if spelled.setdefault(name.replace("\\", "/"), name) != name:
+            dropped.append(BadImage("the name of another entry", name))
+    return spelled
 
 
 def _inside(names: Iterable[str], dropped: list[BadImage]) -> list[str]:
@@ -187,6 +200,7 @@ def arrange(found: Found, where: str, options: ReadOptions) -> Listing:
     below = sorted(path.parts for path in there if path.parts and not is_junk(path))
     skip = _depth_of_classes(paths, below, where)
     inside = [parts for parts in paths if len(parts) > skip + 1]
+    beside = ["/".join(parts) for parts in paths if len(parts) <= skip + 1 and _is_image(parts)]
     named = {parts[skip] for parts in inside}
     empty = _names_at(skip, below) - named
     if not named:
@@ -206,6 +220,7 @@ def arrange(found: Found, where: str, options: ReadOptions) -> Listing:
         labels=[ids[parts[skip]] for parts in inside],
         groups=groups_of(inside, options.group_pattern),
         empty_classes=tuple(sorted(empty)),
+        beside=tuple(BadImage("in no class folder", name) for name in beside),
     )
 
 
@@ -217,16 +232,17 @@ def is_junk(path: PurePath) -> bool:
 def _depth_of_classes(paths: Sequence[Parts], folders: Sequence[Parts], where: str) -> int:
     """How many folders lie above the class folders: a wrapping folder, a train/val/test part."""
     # A README beside the class folders must not decide.
-    images = [parts for parts in paths if parts[-1].lower().endswith(SUFFIXES)] or paths
+    images = [parts for parts in paths if _is_image(parts)] or paths
     if images and max(map(len, images)) == 1:
         raise PolyshotError(
             f"{where} holds files but no class folders: put the images of each class into "
             f"a folder of its own, {where}/<class>/<image>."
         )
     depth = 0
-    shallowest = min(map(len, images), default=0)
-    while shallowest > depth + 2 and len(_names_at(depth, folders)) == 1:
+    while len(_names_at(depth, folders)) == 1 and _is_around(depth, images):
         depth += 1  # one folder around everything, as most archives have
+    # Nor must a cover picture, wherever it lies above them.
+    shallowest = min((len(parts) for parts in images if len(parts) > depth + 1), default=0)
     parts = {name.lower() for name in _names_at(depth, folders)}
     if parts and parts <= PART_NAMES:
         if shallowest <= depth + 2:
@@ -236,6 +252,19 @@ def _depth_of_classes(paths: Sequence[Parts], folders: Sequence[Parts], where: s
             )
         depth += 1
     return depth
+
+
+def _is_around(depth: int, images: Sequence[Parts]) -> bool:
+    """Whether the only folder at a depth lies around class folders, and is no class itself."""
+    loose = sum(len(parts) == depth + 2 for parts in images)
+    deeper = [parts for parts in images if len(parts) > depth + 2]
+    # Some pictures beside several folders full of them belong to none; many are a class.
+    few = loose < len(deeper) and len({parts[depth + 1] for parts in deeper}) > 1
+    return bool(deeper) and (not loose or few)
+
+
+def _is_image(parts: Parts) -> bool:
+    return parts[-1].lower().endswith(SUFFIXES)
 
 
 def _names_at(depth: int, folders: Sequence[Parts]) -> set[str]:

@@ -12,7 +12,7 @@ import itertools
 import os
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
@@ -152,9 +152,9 @@ def shards(queries: Sequence[str], size: int = SHARD) -> Iterator[Shard]:
 def _shards(query: str, size: int) -> Iterator[Shard]:
     images: list[str] = []
     for name in _files(query):
-        if name.lower().endswith(".parquet"):
+        if name.lower().endswith(".parquet") and _can_be_opened(name):
             yield from _row_groups(name)
-        elif name.lower().endswith(TARS):
+        elif name.lower().endswith(TARS) and _can_be_opened(name):
             yield Tar(name)
         else:
             images.append(name)
@@ -163,6 +163,11 @@ def _shards(query: str, size: int) -> Iterator[Shard]:
                 images = []
     if images:
         yield Files(tuple(images))
+
+
+def _can_be_opened(name: str) -> bool:
+    """Tell whether a file is one: to open a pipe would wait for a writer."""
+    return is_url(name) or Path(name).is_file()
 
 
 def _files(query: str) -> Iterator[str]:
@@ -237,6 +242,12 @@ def read_support(path: Path | str) -> tuple[list[Path], list[str]]:
 
     `data.readers.spreadsheet` says what a CSV file may look like.
     """
+    paths, labels, _ = list_support(path)
+    return paths, labels
+
+
+def list_support(path: Path | str) -> tuple[list[Path], list[str], list[BadImage]]:
+    """Read a support set, as `read_support`, and list the images that belong to no class of it."""
     path = Path(path)
     if path.is_dir():
         with folder.listings(path, ReadOptions()) as (listing,):
@@ -246,7 +257,9 @@ def read_support(path: Path | str) -> tuple[list[Path], list[str]]:
                     "Add images, or remove the folders."
                 )
             paths = [path / item.where for item in listing.items]
-            return paths, [listing.class_names[label] for label in listing.labels]
+            labels = [listing.class_names[label] for label in listing.labels]
+            beside = [replace(each, where=str(path / each.where)) for each in listing.beside]
+            return paths, labels, beside
     if not path.exists():
         raise PolyshotError(f"There is no file or folder {path}.")
     if not spreadsheet.accepts(path) and path.suffix.lower() != ".txt":
@@ -254,7 +267,7 @@ def read_support(path: Path | str) -> tuple[list[Path], list[str]]:
             f"{path} is no support set: give a folder with a folder for each class, or a CSV file "
             "with the columns path and label."
         )
-    return spreadsheet.read_rows(path)
+    return *spreadsheet.read_rows(path), []
 
 
 def read_queries(paths: Path | str | Sequence[Path | str]) -> list[Path]:
@@ -264,7 +277,8 @@ def read_queries(paths: Path | str | Sequence[Path | str]) -> list[Path]:
     for path in map(Path, given):
         if path.is_dir():
             named = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
-            images = sorted(f for f in named if not is_junk(f.relative_to(path)) and f.is_file())
+            # Pipes, devices and dangling links are listed, too: who reads them says what they are.
+            images = sorted(f for f in named if not is_junk(f.relative_to(path)) and not f.is_dir())
             if not images:
                 raise PolyshotError(f"{path} has no image files ({', '.join(SUFFIXES[:3])}, ...).")
             found += images

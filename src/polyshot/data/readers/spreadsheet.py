@@ -5,6 +5,7 @@ header the path comes first and the label second.
 """
 
 import csv
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
@@ -52,7 +53,7 @@ def _shown(file: Path, folder: Path) -> str:
 
 
 def read_rows(path: Path) -> tuple[list[Path], list[str]]:
-    """Return the paths and the labels; refuses rows without one, and files that are not there."""
+    """Return the paths and the labels; each row has both, each file is there and has one label."""
     try:
         # The mark that spreadsheets put at the beginning is no part of the first path.
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -82,7 +83,23 @@ def read_rows(path: Path) -> tuple[list[Path], list[str]]:
         named = join_names(str(files[i]) for i in missing)
         only = "" if missing != [0] or columns or len(files) < 2 else _heading(rows[0][1])
         raise PolyshotError(f"{path} names files that do not exist: {named}.{only}")
-    return files, [row[places[1]] for _, row in rows]
+    labels = [row[places[1]] for _, row in rows]
+    _check_once(path, files, labels)
+    return files, labels
+
+
+def _check_once(path: Path, files: list[Path], labels: list[str]) -> None:
+    """Refuse files under two labels; the same row twice counts twice, as it always did."""
+    first: dict[str, str] = {}
+    found: dict[str, str] = {}
+    for file, label in zip(files, labels, strict=True):
+        before = first.setdefault(os.path.normpath(file), label)
+        if before != label:
+            found.setdefault(os.path.normpath(file), f"{file} ('{before}' and '{label}')")
+    if found:
+        raise PolyshotError(
+            f"{path} lists files under two labels: {join_names(found.values())}. Leave one of each."
+        )
 
 
 def _columns(head: list[str]) -> tuple[int, int] | None:
