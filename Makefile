@@ -18,10 +18,10 @@ demo: $(VENV)/.core
 	@echo "Teach your own classes on a page in the browser: start $(BIN)/polyshot serve, and open http://127.0.0.1:8000/"
 
 # Most tests use one core, so several files run at once, each with one thread, in the order of
-# tests/conftest.py: the longest first. One more than there are cores: some only wait for others.
+# tests/conftest.py: the longest first.
 test: lint docs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder \
-	  --numprocesses $$($(BIN)/python -c 'import os; print(min(4, 1 + os.cpu_count()))')
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile \
+	  --no-loadscope-reorder
 
 # What takes long, and is not in CI.
 slow: $(VENV)/.dev

@@ -75,7 +75,12 @@ def test_the_packaged_pool_is_the_default(packaged: Path) -> None:
     assert f"{len(NAMES) + 1} members" in done("info", "default")
 
 
-def test_a_folder_called_default_is_named_with_its_place(packaged: Path) -> None:
+def test_a_folder_called_default_is_named_with_its_place(
+    packaged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("default", "run/pool"):
+        Path(folder).mkdir(parents=True)
     assert default.pool_path("./default") == Path("default") != packaged
     assert default.pool_path(Path("run/pool")) == Path("run/pool")
 
@@ -272,19 +277,20 @@ def size_of(file: Path) -> tuple[int, int]:
 
 def test_an_example_of_mixed_sizes_that_repeats(tmp_path: Path) -> None:
     made = [draw_example(tmp_path / name, "signs", 3, 2, 4) for name in ("one", "two")]
-    files = [sorted(p.relative_to(e.folder) for p in e.folder.rglob("*.*")) for e in made]
+    roots = [each.support.parent for each in made]
+    files = [sorted(p.relative_to(root) for p in root.rglob("*.*")) for root in roots]
     assert files[0] == files[1] and len(files[0]) == 3 * (2 + 4) + 1
     for file in files[0]:
-        assert (made[0].folder / file).read_bytes() == (made[1].folder / file).read_bytes()
+        assert (roots[0] / file).read_bytes() == (roots[1] / file).read_bytes()
     assert len(list(made[0].support.iterdir())) == 3
-    sizes = {size_of(file) for file in made[0].folder.rglob("*.png")}
+    sizes = {size_of(file) for file in roots[0].rglob("*.png")}
     assert len(sizes) > 10 and all(0.75 * SIDES[0] <= n < SIDES[1] for s in sizes for n in s)
     with made[0].answers.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["path"] for row in rows] == [f"query/{i:03}.png" for i in range(12)]
     assert {row["label"] for row in rows} == {p.name for p in made[0].support.iterdir()}
     assert [row["label"] for row in rows] != sorted(row["label"] for row in rows)
-    right = [(made[0].folder / row["path"], row["label"]) for row in rows]
+    right = [(roots[0] / row["path"], row["label"]) for row in rows]
     assert made[0].right(right) == (12, 12)
     assert made[0].right([(path, "none") for path, _ in right]) == (0, 12)
 
