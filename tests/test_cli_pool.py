@@ -626,6 +626,7 @@ def test_ctrl_c_in_a_classification(pool: Path, wild: Path, tmp_path: Path) -> N
 # --- demo
 
 
+@pytest.mark.slow
 def test_the_demo_can_be_left_and_entered(
     tmp_path: Path, few_are_drawn: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

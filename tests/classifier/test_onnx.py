@@ -111,10 +111,10 @@ def check(classifier: FewShotClassifier, folder: Path, half: bool = False) -> Pa
     ("rule", "adaptation", "views", "rate"),
     [
         ("auto", "tsa", "five", 0.3),
-        ("select", "none", "three", 0.3),
-        ("average", "pa", "one", None),
+        ("average", "pa", "three", None),
         ("blend", "head", "one", 0.3),
-        ("blend", "tsa", "one", 0.3),
+        pytest.param("select", "none", "three", 0.3, marks=pytest.mark.slow),
+        pytest.param("blend", "tsa", "one", 0.3, marks=pytest.mark.slow),
     ],
 )
 def test_rules_adaptations_and_views(

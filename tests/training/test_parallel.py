@@ -52,6 +52,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.slow
 def test_two_processes_train_one_base_and_the_rest_is_the_firsts(
     packs: list[Pack], tmp_path: Path
 ) -> None:
@@ -116,7 +117,7 @@ def test_two_processes_follow_the_loss_of_one_with_the_joint_batch(
     folder = packs[0].path.parent
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    # What torchrun, which the test above has started, would set.
+    # What torchrun, which the slow test above starts, would set.
     group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     children = [
         subprocess.Popen(
