@@ -143,6 +143,18 @@ def test_it_goes_on_where_it_was(model: Path, photos: Path, tmp_path: Path) -> N
     assert label(model, out, photos).images == 0
 
 
+def test_the_lock_of_a_killed_writer_is_cleared_away(
+    model: Path, photos: Path, tmp_path: Path
+) -> None:
+    """Killed when a table had its name already: it is not written again, so nobody else clears."""
+    label(model, tmp_path / "out", photos / "rows.parquet")
+    (table, *_) = sorted((tmp_path / "out").glob("*.csv"))
+    lock = table.with_name(f".{table.name}.lock")
+    lock.touch()
+    label(model, tmp_path / "out", photos / "rows.parquet")
+    assert not lock.exists() and table.exists()
+
+
 def test_other_work_in_the_same_folder_is_refused(
     model: Path, photos: Path, tmp_path: Path
 ) -> None:

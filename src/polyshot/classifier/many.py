@@ -24,6 +24,7 @@ from polyshot.data.readers.queries import SHARD, Found, Shard, shards
 from polyshot.engines.job import Engine, Resources
 from polyshot.errors import PolyshotError
 from polyshot.util.files import (
+    clear_leftovers,
     digest,
     file_system,
     is_url,
@@ -261,4 +262,5 @@ def _folder(out: str) -> Iterator[_Folder]:
             raise PolyshotError(f"{path} cannot be made: {error.strerror}.") from None
         if not stack.enter_context(locked_if_free(path / ".labels.lock")):
             raise PolyshotError(f"Another process labels into {path}: wait for it.")
+        clear_leftovers(path)  # tables that are whole are not written again
         yield _Folder(out)
