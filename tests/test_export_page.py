@@ -25,6 +25,7 @@ COMMANDS = [
 CODE = blocks("python")
 
 
+@pytest.mark.slow  # README's export is tested with its other commands
 def test_commands_and_code_work_as_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
