@@ -49,6 +49,27 @@ def test_help_does_not_import_torch() -> None:
     assert child.stdout.strip().splitlines()[-1] == "[]"
 
 
+def test_ctrl_c_waits_for_the_import_of_torch() -> None:
+    code = """
+import os, signal, sys
+from polyshot.cli import torch_undisturbed
+
+class Press:
+    def find_spec(self, name, path, target=None):
+        if name == "torch.version":  # one of the first
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Press())
+try:
+    with torch_undisturbed():
+        import torch
+except KeyboardInterrupt:
+    print("torch.compiler" in sys.modules)  # one of the last
+"""
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert child.stdout == "True\n"
+
+
 @pytest.mark.parametrize(
     "command", [[], ["data"], ["data", "import"], ["data", "episodes"], ["doctor"]]
 )

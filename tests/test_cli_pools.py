@@ -16,7 +16,7 @@ from polyshot.pool import default
 from polyshot.pool.pool import Pool
 from polyshot.training.edit import grow
 from polyshot.util.files import locked
-from tests.commands import SMALL, done, polyshot, refused, training
+from tests.commands import SMALL, as_shells_have_it, done, polyshot, refused, training
 from tests.helpers import files_of, run_script
 
 QUICK = ("--set", "modulator.steps=3", "--device", "cpu")
@@ -189,7 +189,7 @@ def test_ctrl_c_leaves_the_pool_and_the_same_command_goes_on(own: Path, packs: P
     while not list(work.glob("*/modulator.pt")) and time.monotonic() < until:
         time.sleep(0.02)
     child.send_signal(signal.SIGINT)
-    assert child.wait(30) == 130
+    assert as_shells_have_it(child.wait(30)) == 130
     assert Pool.load(own).hash == before
     kept = next(work.glob("*/modulator.pt"))
     seen: list[int] = []

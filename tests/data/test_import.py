@@ -25,6 +25,7 @@ from polyshot.data.importer import ImportOptions, import_source
 from polyshot.data.pack import Pack
 from polyshot.data.readers import ReadOptions
 from polyshot.errors import PolyshotError
+from tests.commands import as_shells_have_it
 from tests.helpers import SHARED, full_disk, needs_shared, picture
 
 SMALL = ImportOptions(size=16)
@@ -767,7 +768,7 @@ def test_ctrl_c_leaves_nothing_and_a_killed_import_is_cleaned_up(
     child = start()
     os.killpg(child.pid, signal.SIGINT)  # as a terminal does: to the workers too
     _, errors = child.communicate(timeout=60)
-    assert child.returncode == 130
+    assert as_shells_have_it(child.returncode) == 130
     assert list(out.iterdir()) == []
     assert b"Traceback" not in errors
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Annotated, NoReturn
 
@@ -54,7 +55,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _show_any_name()
         _check_empty(sys.argv[1:] if arguments is None else arguments)
         keep_freed()
-        with matplotlib_apart():
+        with torch_undisturbed(), matplotlib_apart():
             app(arguments)
     except PolyshotError as error:
         _refuse(str(error))
@@ -135,6 +136,45 @@ def doctor() -> None:
     show_table(("what", "", "found"), rows)
     if any(check.verdict == "bad" for check in checks):
         raise PolyshotError("the installation is not complete, see the lines marked 'bad'.")
+
+
+@contextmanager
+def torch_undisturbed() -> Iterator[None]:
+    """Hold Ctrl-C back while a command imports torch, which aborts the process in its midst."""
+    finder = _BeforeTorch()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        finder.leave()
+
+
+class _BeforeTorch(MetaPathFinder):
+    """Finds torch where others find it, and lets it be imported to the end."""
+
+    def leave(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        del path, target
+        if fullname != "torch":
+            return None
+        self.leave()
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def whole(module: ModuleType) -> None:
+                from polyshot.util.files import undisturbed
+
+                with undisturbed():
+                    execute(module)
+
+            spec.loader.exec_module = whole  # type: ignore[method-assign]
+        return spec
 
 
 @contextmanager
