@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from polyshot.classifier import FewShotClassifier
+from polyshot.models.backbone import sites_of
 from tests.commands import done, refused
-from tests.helpers import colour_pool, coloured, examples
+from tests.helpers import colour_pool, coloured, examples, saved_vit
 
 COLOURS = ("red", "green", "blue")
 
@@ -55,6 +56,18 @@ def test_a_kept_classifier_labels(world: Path, model: Path) -> None:
     with table.open(newline="") as file:
         assert list(csv.DictReader(file)) == rows
     assert fresh.splitlines()[0] == said.splitlines()[0]
+
+
+def test_sites_are_those_of_the_backbone_that_is_named(world: Path, tmp_path: Path) -> None:
+    vit, out = saved_vit(tmp_path / "vit"), tmp_path / "c.polyshot"
+    fit = ("fit", world / "photos", "--out", out, "--pool", vit, "--views", "one")
+    done(*fit, "--adaptation", "tsa", "--sites", "model.layers.1.mlp.*, *.q_proj")
+    (pool,) = FewShotClassifier.load(out)._answering.pools
+    names = [site.layer.removeprefix("network.model.layers.") for site in sites_of(pool.base)]
+    assert names == ["0.attention.q_proj", "1.attention.q_proj", "1.mlp.fc1", "1.mlp.fc2"]
+    classify = ("classify", "--model", out, "--query", world / "new")
+    assert "knows --sites already" in refused(*classify, "--sites", "*.q_proj")
+    assert "No layer of the network is called 'nosuch'" in refused(*fit, "--sites", "nosuch")
 
 
 def test_a_name_that_is_no_utf_8_is_written_in_one_way(

@@ -56,6 +56,10 @@ NONSENSE: list[tuple[tuple[object, ...], str]] = [
     (("pool", "remove", "pool", "one", "--out", ""), "--out is empty"),
     (("fit", "photos", "--out="), "--out is empty"),
     (("serve", "--folder", ""), "--folder is empty"),
+    ((*EVALUATE, "--sites", "layer4.*"), "pool is a pool, which has its own sites"),
+    (("fit", "photos", "--out", "new", "--pool", "fast", "--sites", "a"), "'fast' has its own"),
+    (("fit", "photos", "--out", "new", "--pool", "resnet18", "--sites", "a"), "brings its own"),
+    ((*TRAIN, "--sites", "layer4.*"), "sites are those of a base from elsewhere"),
 ]
 
 

@@ -127,6 +127,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "chance": (lambda x: nn.functional.dropout(x).mean((2, 3)), "or on chance"),
     "its size": (nn.Sequential(nn.Flatten(), nn.Linear(3 * 24 * 24, 4)), r"16 x 16 pixels .*size="),
+    "always the same": (lambda x: torch.ones(len(x), 5), "same embedding of two unlike images"),
     "an error": (lambda x: x.nothing, "cannot embed images"),
     "half precision": (nn.Sequential(nn.Conv2d(3, 4, 3)).half(), r"float16: .*network.float"),
     "bfloat16": (nn.Sequential(nn.Conv2d(3, 4, 3)).bfloat16(), r"bfloat16: .*network.float"),

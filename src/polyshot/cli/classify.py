@@ -12,9 +12,11 @@ from polyshot.cli.options import (
     EngineName,
     Gpus,
     PoolName,
+    Sites,
     Strict,
     Threads,
     ViewsName,
+    names_in,
 )
 from polyshot.errors import PolyshotError
 
@@ -60,6 +62,7 @@ def fit(
     adaptation: AdaptationName = "auto",
     none_rate: NoneRate = None,
     views: ViewsName = None,
+    sites: Sites = "",
     precision: PrecisionName = "auto",
     no_examples: Annotated[
         bool,
@@ -86,7 +89,7 @@ def fit(
     from polyshot.util.files import check_writable
 
     check_writable(out)
-    loaded, form = load_pools(pool, best_device(device), views)
+    loaded, form = load_pools(pool, best_device(device), views, names_in(sites))
     made = FewShotClassifier(
         loaded,
         rule,
@@ -137,6 +140,7 @@ def classify(
     adaptation: AdaptationName = "auto",
     none_rate: NoneRate = None,
     views: ViewsName = None,
+    sites: Sites = "",
     strict: Strict = False,
     device: Device = None,
     shard: Annotated[
@@ -186,6 +190,7 @@ def classify(
             "--adaptation": adaptation != "auto",
             "--none-rate": none_rate is not None,
             "--views": views is not None,
+            "--sites": sites != "",
         }
         if told := [option for option, is_given in given.items() if is_given]:
             raise PolyshotError(
@@ -209,7 +214,7 @@ def classify(
             "(--model birds.polyshot)."
         )
     else:
-        pools, form = load_pools(pool, where, views)
+        pools, form = load_pools(pool, where, views, names_in(sites))
         with progress("images") as report:
             answer = label_files(
                 pools, support, queries, rule, adaptation, report, none_rate, strict

@@ -69,6 +69,7 @@ def evaluate(
         Path | None, Option(help="Keep embeddings here, so that the next evaluation is instant.")
     ] = None,
     views: options.ViewsName = None,
+    sites: options.Sites = "",
     device: options.Device = None,
 ) -> None:
     """Measure a pool: accuracy with a 95 % interval, and differences to the base.
@@ -91,7 +92,7 @@ def evaluate(
     from polyshot.util.files import check_writable
 
     request = own_data.ShapeRequest.of(shape, way, shot, queries)
-    pools, form = load_pools(pool, best_device(device), views)
+    pools, form = load_pools(pool, best_device(device), views, names_in(sites))
     loaded = pools[0]
     packed = own_data.holds_packs(images)
     usual = ["auto", "select", "average"] if packed else own_data.rules_of(loaded)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from polyshot.cli.options import Device, PoolName, Strict, ViewsName
+from polyshot.cli.options import Device, PoolName, Sites, Strict, ViewsName, names_in
 from polyshot.errors import PolyshotError
 
 Model = Annotated[Path, Argument(help="A classifier that 'polyshot fit' wrote: birds.polyshot.")]
@@ -175,6 +175,7 @@ def serve(
     ] = None,
     pool: PoolName = "default",
     views: ViewsName = None,
+    sites: Sites = "",
     device: Device = None,
 ) -> None:
     """Open a page to teach classifiers by hand and to use them, and serve them over HTTP.
@@ -197,7 +198,7 @@ def serve(
     from polyshot.pool.forms import load_pools
 
     check_address(host, token)
-    pools, form = load_pools(pool, best_device(device), views)
+    pools, form = load_pools(pool, best_device(device), views, names_in(sites))
     if form:
         typer.echo(f"Form: {form}")
     limits = Limits() if memory is None else Limits(memory_bytes=int(memory * GIB))

@@ -30,6 +30,13 @@ ViewsName = Annotated[
         "More is steadier, and as many times slower; as the pool says if not given.",
     ),
 ]
+Sites = Annotated[
+    str,
+    Option(
+        help="Names or patterns of a backbone's layers at which modulators act and tsa learns: "
+        "'blocks.1*,head'; convolutions and linear layers of its blocks if not given."
+    ),
+]
 EngineName = Annotated[
     str,
     Option("--engine", help="Where jobs run: local (this machine), or ray (a cluster, an extra)."),

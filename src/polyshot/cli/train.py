@@ -14,6 +14,7 @@ from polyshot.cli.options import (
     Gpus,
     Preset,
     Results,
+    Sites,
     SourcePacks,
     StoreUrl,
     Threads,
@@ -36,6 +37,7 @@ def train(
     step: Annotated[str, Option(help="base, modulators, selector, or all.")] = "all",
     seed: Annotated[int, Option(help="Another seed, another training.")] = 0,
     settings: Settings = None,
+    sites: Sites = "",
     start: Annotated[
         Path | None,
         Option(help="Start the base from torchvision's ResNet-18 weights (safetensors)."),
@@ -61,6 +63,7 @@ def train(
 
     Example: polyshot train packs --sources flowers,signs --preset tiny --out run
     """
+    import json
     from dataclasses import replace
 
     from polyshot.cli.display import progress
@@ -72,6 +75,8 @@ def train(
     from polyshot.training.run import train as run
 
     options = [*(settings or []), *(["joint=true"] if joint else [])]
+    if sites:
+        options.append(f"sites={json.dumps(names_in(sites))}")
     if members_per_source:
         if members_per_source.strip() == "0":
             raise PolyshotError("--members-per-source 0 has no members: take 1 or more, or auto.")

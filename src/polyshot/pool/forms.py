@@ -7,6 +7,7 @@ and what they take: docs/backbones.md.
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -22,12 +23,15 @@ FULL, FAST = "full", "fast"
 
 
 def load_pools(
-    names: str, device: torch.device | str = "cpu", views: str | None = None
+    names: str,
+    device: torch.device | str = "cpu",
+    views: str | None = None,
+    sites: Sequence[str] = (),
 ) -> tuple[list[Pool], str]:
     """Load the pools of ``a,b``, and say in a line which form of the default they are, if any.
 
     ``default`` is `full` on a GPU and `fast` on a CPU, unless the environment names another pool.
-    `views` are those of all pools, where they are given.
+    `views` are those of all pools, where they are given, and `sites` those of backbones.
     """
     device = torch.device(device)
     parts = [part.strip() for part in names.split(",") if part.strip()]
@@ -39,7 +43,9 @@ def load_pools(
     if forms and len(parts) > 1:
         raise PolyshotError(f"'{forms[0]}' is a pool of its own: name it alone.")
     if not forms:
-        return [Pool.named(part, device).with_views(views) for part in parts], ""
+        return [Pool.named(part, device, sites).with_views(views) for part in parts], ""
+    if sites:
+        raise PolyshotError(f"'{forms[0]}' has its own sites: name a backbone, or leave sites out.")
     pools = [pool.with_views(views) for pool in _form(forms[0], device)]
     on = ["ours" if pool.backbone == OURS else pool.backbone for pool in pools]
     return pools, f"{forms[0]} ({' and '.join(on)})"

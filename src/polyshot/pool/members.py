@@ -221,8 +221,8 @@ class Members:
         """Return the selector, or refuse in words."""
         if self.selector is None:
             raise PolyshotError(
-                "This pool has no selector, so 'select' cannot choose: take 'average' or 'base', "
-                "or train the selector (polyshot train --step selector)."
+                "This pool has no selector, which 'select' and 'soft' ask: take 'average' or "
+                "'base', or train the selector (polyshot train --step selector)."
             )
         return self.selector
 

@@ -139,13 +139,21 @@ class Pool(Members):
         return cls.load(default_pool(), device)
 
     @classmethod
-    def named(cls, name: str | Path, device: torch.device | str = "cpu") -> "Pool":
+    def named(
+        cls, name: str | Path, device: torch.device | str = "cpu", sites: Sequence[str] = ()
+    ) -> "Pool":
         """Load what a user named: a pool's folder, ``default``, or a backbone without modulators.
 
-        A folder goes first; ``./default`` and the like are folders in any case.
+        A folder goes first; ``./default`` and the like are folders in any case. `sites` are names
+        or patterns of a backbone's layers at which modulators act.
         """
         if str(name).partition(":")[0] in (OURS, *LOADERS) and not Path(name).exists():
-            return cls.from_backbone(name, device=device)
+            return cls.from_backbone(name, sites=sites, device=device)
+        if sites:
+            raise PolyshotError(
+                f"{name} is a pool, which has its own sites: name a backbone, such as "
+                "efficientnet-lite0, or leave sites out."
+            )
         return cls.load(pool_path(name), device)
 
     @classmethod
