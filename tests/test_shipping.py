@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file
 
+from polyshot.classifier import FewShotClassifier
 from polyshot.classifier.label import label_files
 from polyshot.config import override, preset, to_dict
 from polyshot.data.pack import Pack
@@ -29,6 +30,10 @@ from polyshot.pool.description import FORMAT
 from polyshot.pool.files import modulator_file
 from polyshot.pool.pool import Pool
 from polyshot.pool.precision import FACTOR, SHAPE, Precision, from_stored, to_stored
+from polyshot.predict.familiar import familiar
+from polyshot.predict.predict import predict_tasks
+from polyshot.predict.rules import rule as find_rule
+from polyshot.tasks import Table, Tasks
 from polyshot.util.checks import sealed
 from tests.commands import done, refused
 from tests.helpers import NAMES, SIZE, random_pool
@@ -66,6 +71,38 @@ def test_the_hash_of_the_pool_that_ships_never_changes() -> None:
     pool = Pool.load(default.PACKAGED)
     before = replace(pool.adaptation, centre_single=0.0)
     assert pool.hash == SHIPPED and replace(pool, adaptation=before).hash == UNCENTRED
+
+
+@pytest.mark.skipif(not (default.PACKAGED / "pool.json").is_file(), reason="no pool ships")
+@pytest.mark.parametrize("one_network", [False, True])
+def test_a_classifier_answers_as_an_evaluation_does(tmp_path: Path, one_network: bool) -> None:
+    """Also single images, which go without what those of the nearest source have in common."""
+    pool = replace(Pool.load(default.PACKAGED), views="one", one_network=one_network)
+    auto, known = find_rule("auto", pool), []
+    for domain in ("strokes", "plankton"):
+        (pack,) = draw_packs(tmp_path / domain, [domain], size=72, per_class=4)
+        for shots, adaptation in ((1, "none"), (1, "ridge"), (2, "ridge")):
+            images = np.stack([pack.images[i] for i in range(12)])  # of three classes
+            support = torch.tensor([[0, 1], [4, 5], [8, 9]])[None, :, :shots]
+            queries = torch.tensor([[2, 3, 6, 7, 10, 11]])
+            tasks = Tasks(Table.of(images, torch.device("cpu"), "one"), queries, support, None)
+            (expected,) = predict_tasks(pool, tasks, [auto], adaptation).probabilities[0]
+            plain = replace(auto, centred=False)
+            (without,) = predict_tasks(pool, tasks, [plain], adaptation).probabilities[0]
+            like = bool(familiar(pool, tasks))
+            changed = not torch.allclose(without, expected, atol=1e-4)
+            assert changed == (shots == 1 and (like or adaptation == "none"))
+            made = pool.classifier(adaptation=adaptation)
+            made.fit(images[support.flatten()], np.repeat(["a", "b", "c"], shots))
+            asked = images[queries[0]]
+            np.testing.assert_allclose(made.predict_proba(asked), expected, atol=1e-5)
+            made.save(tmp_path / "one.polyshot")
+            again = FewShotClassifier.load(tmp_path / "one.polyshot")
+            np.testing.assert_array_equal(again.predict_proba(asked), made.predict_proba(asked))
+            again.add(asked[:1], ["a"]).forget(examples=len(support.flatten()))
+            np.testing.assert_allclose(again.predict_proba(asked), expected, atol=1e-5)
+            known.append(like)
+    assert any(known) and not all(known)
 
 
 def test_the_packaged_pool_is_the_default(packaged: Path) -> None:

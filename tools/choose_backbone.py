@@ -4,7 +4,8 @@
         --targets actions,cifar100 --shots 1,5 --try "base none" \
         --try "base ridge ridge_lambda=0.1" --try "base tsa updates=10 rates=[0.1]"
 
-A try is a rule, an adaptation, and fields of `AdaptationConfig`. Writes one result a cell, with the
+A try is a rule, an adaptation, and fields of `AdaptationConfig`; ``one_network`` lets `auto` mix
+modulators, as the form `fast` does on a pool of ours. Writes one result a cell, with the
 fields as its note, and prints means over the targets: accuracy, the loss, and the factor on the
 logits at which the loss is least. What was learned may look at queries in several ways, as
 ``--query-views one,three``: a cell each. With --probabilities FOLDER it keeps the answers,
@@ -99,8 +100,9 @@ def tried(
     config = pool.adaptation
     for option in options:
         field, _, text = option.partition("=")
-        config = replaced(config, [field], text, option)
-    own = replace(pool, adaptation=config)
+        if field != "one_network":
+            config = replaced(config, [field], text, option)
+    own = replace(pool, adaptation=config, one_network="one_network" in options)
     count = given.learned if adaptation == "tsa" else given.episodes
     tasks = target.tasks(shape, min(count, given.episodes))
     parts: list[list[Answers]] = [[] for _ in looks]

@@ -146,6 +146,7 @@ def test_the_forms_of_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr(forms, "is_installed", lambda name: name in there)
     (pool,), said = load_pools("fast")
     assert (pool.members, pool.adaptation.tsa_share) == (OURS.members, 1.0)
+    assert pool.one_network and rule("auto", pool).mixes == "modulators"
     assert said == "fast (ours)"
     (pool,), said = load_pools("full")
     assert (pool.hash, said) == (OURS.hash, "full (ours)")

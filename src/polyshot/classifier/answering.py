@@ -31,7 +31,7 @@ from polyshot.pool.pool import Pool
 from polyshot.pool.precision import Precision, rounded
 from polyshot.predict import none_of_these, own_networks
 from polyshot.predict.ensemble import FittedEnsemble, fit_ensemble
-from polyshot.predict.familiar import familiar
+from polyshot.predict.familiar import Common, familiar, in_common
 from polyshot.predict.none_of_these import Nearness, Threshold, learn_nearness
 from polyshot.predict.predict import FittedTasks
 from polyshot.predict.rules import Mix, Rule, given
@@ -54,6 +54,8 @@ class Say:
     """Of all members that the rule weighed."""
     weights: Tensor
     """``[names]``."""
+    common: Common | None = None
+    """What the examples should have in common, where single ones go without it."""
 
     @property
     def share(self) -> Tensor:
@@ -192,7 +194,9 @@ def with_weight(weights: Tensor) -> list[int]:
 def weigh(pool: Pool, tasks: Tasks, rule: Rule, adaptation: str) -> Say:
     """Let a rule weigh a pool's members for the only task, and keep those that have a say."""
     weights = rule.weights(pool, tasks)[0]
-    config = pool.adaptation
+    config, common = pool.adaptation, None
+    if rule.centred and config.centre_single and pool.statistics:
+        common = in_common(pool, tasks)
     if adaptation in ("auto", "tsa") and bool(familiar(pool, tasks)):
         config = as_familiar(config)
     kept = with_weight(weights)
@@ -209,7 +213,7 @@ def weigh(pool: Pool, tasks: Tasks, rule: Rule, adaptation: str) -> Say:
         urt=None,
         statistics={},
     )
-    return Say(own, pool.members, weights)
+    return Say(own, pool.members, weights, common)
 
 
 def as_familiar(config: AdaptationConfig) -> AdaptationConfig:
@@ -234,7 +238,7 @@ def learn(
     Returns also what the networks of each pool see in the examples.
     """
     pools = [say.pool for say in says]
-    rules = [given(say.share, mixes) for say in says]
+    rules = [given(say.share, mixes, say.common) for say in says]
     fitted = fit_ensemble(pools, tasks, rules, adaptations, report)
     evidence = [
         evidence_of(one, pool, supports_of(one, pool, own, mixes), mixes)

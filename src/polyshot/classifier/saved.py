@@ -26,7 +26,7 @@ from polyshot.classifier.answering import Answering, Kept, Say
 from polyshot.classifier.estimate import Estimate, plain_estimate, read_estimate
 from polyshot.classifier.examples import Examples, example_tensors, read_examples
 from polyshot.classifier.packed import unpack
-from polyshot.classifier.saved_pool import PoolAbout, about_pool, pool_weights, read_say
+from polyshot.classifier.saved_pool import PoolAbout, about_pool, read_say, say_tensors
 from polyshot.errors import PolyshotError
 from polyshot.models.foreign import Foreign
 from polyshot.models.loaders import can_rebuild
@@ -125,7 +125,7 @@ def _laid_out(saved: Saved) -> tuple[dict[str, Any], dict[str, bytes]]:
     pools = []
     for i, (say, one) in enumerate(zip(answering.says, answering.fitted.pools, strict=True)):
         pools.append(asdict(about_pool(say, one)))
-        networks |= {f"{i}.{name}": tensor for name, tensor in pool_weights(say.pool).items()}
+        networks |= {f"{i}.{name}": tensor for name, tensor in say_tensors(say).items()}
     learned = dict(answering.stored)
     if answering.nearness is not None:
         learned["near.factors"] = torch.tensor(answering.nearness.factors, dtype=torch.float64)

@@ -21,12 +21,15 @@ from polyshot.models.views import Views
 from polyshot.pool.files import foreign_base, load_state, own_base
 from polyshot.pool.pool import Pool
 from polyshot.pool.precision import to_exact
+from polyshot.predict.familiar import Common
 from polyshot.predict.predict import FittedTasks
 from polyshot.predict.rules import Mix
 from polyshot.util import checks
 from polyshot.util.checks import Name, Range
 
 Factor = Annotated[float, Range(-1e6, 1e6)]
+COMMON = "common"
+"""Name of the direction that examples have in common, ``[1, d]``."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,9 @@ class PoolAbout:
     """How members answer beside `tsa`; empty where that answers alone."""
     share: float
     """Of `tsa`."""
+    familiar: bool | None = None
+    """Whether the examples are like those of a source; None where nothing is kept of what they have
+    in common (`COMMON`)."""
 
 
 def about_pool(say: Say, fitted: FittedTasks) -> PoolAbout:
@@ -85,12 +91,13 @@ def about_pool(say: Say, fitted: FittedTasks) -> PoolAbout:
         learned=fitted.adaptation,
         mixes=tuple(fitted.mixes),
         share=fitted.share,
+        familiar=None if say.common is None else bool(say.common.familiar),
     )
 
 
-def pool_weights(pool: Pool) -> dict[str, Tensor]:
-    """Return the weights that answer, in the smallest form that loses nothing."""
-    base = pool.base
+def say_tensors(say: Say) -> dict[str, Tensor]:
+    """Return the weights that answer, in the smallest form that loses nothing, and `COMMON`."""
+    pool, base = say.pool, say.pool.base
     stored: dict[str, nn.Module] = {
         f"modulators.{i}": modulator
         for i, (name, modulator) in enumerate(pool.modulators.items())
@@ -100,7 +107,8 @@ def pool_weights(pool: Pool) -> dict[str, Tensor]:
         stored["base"] = base
     elif can_rebuild(base.config):
         stored["base"] = base.network
-    return {
+    common = {} if say.common is None else {COMMON: say.common.direction}
+    return common | {
         f"{part}.{name}": tensor
         for part, module in stored.items()
         for name, tensor in to_exact(module.state_dict()).items()
@@ -139,7 +147,12 @@ def read_say(
     weights = torch.tensor(about.weights)
     if len(about.members) != len(weights):
         raise ValueError("each member has a weight")
-    return Say(pool, about.members, weights)
+    common = None
+    if about.familiar is not None:
+        if own[COMMON].shape != (1, pool.config.dim):
+            raise ValueError("what examples have in common is of another length")
+        common = Common(own[COMMON].double(), torch.tensor([about.familiar]))
+    return Say(pool, about.members, weights, common)
 
 
 def _read_base(

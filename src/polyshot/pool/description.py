@@ -70,6 +70,7 @@ class Description:
     task_statistics: tuple[str, ...] = ()
     views: Views = "one"
     query_views: Views | None = None
+    one_network: bool = False
 
     def __post_init__(self) -> None:
         members = len(self.domains) + 1

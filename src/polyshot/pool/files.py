@@ -96,6 +96,7 @@ def write_pool(
         "adaptation": asdict(pool.adaptation),
         "views": pool.views,
         "query_views": pool.query_views,
+        "one_network": pool.one_network,
         "about": pool.about,
     }
     with new_folder(path, check_destination) as partial:
@@ -158,7 +159,7 @@ def read_pool(path: Path, network: Any = None, download: bool = False) -> dict[s
         except KeyError as error:
             damaged = f"The pool {path} has a damaged {STATISTICS_FILE}: {error}."
             raise PolyshotError(damaged) from None
-    same = ("size", "kind", "metric", "views", "query_views", "about", "adaptation")
+    same = ("size", "kind", "metric", "views", "query_views", "one_network", "about", "adaptation")
     return {
         **{name: getattr(about, name) for name in same},
         "config": base.config,

@@ -54,8 +54,8 @@ def load_pools(
 def _form(name: str, device: torch.device) -> list[Pool]:
     if not is_installed(LITE0):
         pool = Pool.default(device)
-        one = replace(pool, adaptation=replace(pool.adaptation, **ONE_NETWORK))
-        return [pool if name == FULL else one]
+        learning = replace(pool.adaptation, **ONE_NETWORK)
+        return [pool if name == FULL else replace(pool, adaptation=learning, one_network=True)]
     pool = Pool.named(ON_LITE0, device)
     if name == FAST:
         return [replace(pool, query_views="one")]

@@ -70,6 +70,8 @@ class Members:
     """How often a member looks at an image."""
     query_views: Views | None = None
     """How often at an image to classify, where that differs: that is what takes the time."""
+    one_network: bool = False
+    """Whether the rule `auto` mixes the members' modulators, so that a task has one network."""
 
     def __post_init__(self) -> None:
         self.strengths = {name: self.strengths.get(name, 1.0) for name in self.modulators}
@@ -121,6 +123,7 @@ class Members:
             for_hash(asdict(self.adaptation)),
             *(() if shape == EpisodeShape() else (shape.way, shape.shot)),
             *(() if self.query_views is None else (self.query_views,)),
+            *(("one network",) if self.one_network else ()),
         )
         attention = [] if self.urt is None else [state_hash(self.urt)]
         members = (*self.modulators, *self.member_hashes())

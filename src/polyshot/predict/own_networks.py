@@ -17,6 +17,7 @@ from polyshot.models.backbone import Snapshot, sites_of, walk_through
 from polyshot.models.modulators import TaskModulators, fold_task, task_modulators
 from polyshot.models.views import Views
 from polyshot.pool.pool import Pool
+from polyshot.predict.familiar import Common
 from polyshot.predict.readout import TaskClassifiers, fit_classifiers
 from polyshot.tasks import Queries, Tasks, embed, for_prediction
 from polyshot.util.device import bf16_on, for_device
@@ -74,8 +75,13 @@ def blended_scale(pool: Pool, weights: Tensor) -> Tensor:
     return (weights @ torch.tensor(pool.scales)).to(pool.device)
 
 
-def blend_networks(pool: Pool, tasks: Tasks, weights: Tensor, adaptation: str) -> OwnNetworks:
-    """Give each task its blend; `adaptation` is one on embeddings: none, head, ridge or pa."""
+def blend_networks(
+    pool: Pool, tasks: Tasks, weights: Tensor, adaptation: str, in_common: Common | None = None
+) -> OwnNetworks:
+    """Give each task its blend; `adaptation` is one on embeddings: none, head, ridge or pa.
+
+    `in_common` is what images of a task have in common, where single ones go without it.
+    """
     same = bool((weights == weights[:1]).all())
     common = _common(pool, weights) if same else None
     modulators = blended(pool, weights if common is None else weights[:1])
@@ -83,7 +89,7 @@ def blend_networks(pool: Pool, tasks: Tasks, weights: Tensor, adaptation: str) -
     support = _support(pool.base, modulators, common, tasks, rows)
     classifiers = fit_classifiers(
         *(support, tasks.mask, pool.metric, blended_scale(pool, weights)),
-        *(adaptation, pool.adaptation),
+        *(adaptation, pool.adaptation, in_common),
     )
     as_it_is = torch.ones(len(tasks), device=pool.device)
     return OwnNetworks(pool.base, modulators, rows, classifiers, as_it_is, common)

@@ -13,10 +13,10 @@ scale that they would have with very many (docs/results/adaptation.md has what w
 inverse temperature changes how sure answers are, and no answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from polyshot.errors import unknown
 from polyshot.pool.pool import Pool
 from polyshot.predict.adapt.tsa import learn_own_networks
-from polyshot.predict.familiar import in_common
+from polyshot.predict.familiar import Common, in_common
 from polyshot.predict.own_networks import OwnNetworks, blend_networks
 from polyshot.predict.readout import TaskClassifiers, fit_classifiers
 from polyshot.predict.rules import Mix, Rule
@@ -90,8 +90,9 @@ def fit_tasks(
     """
     check_adaptation(adaptation)
     weights = [rule.weights(pool, tasks) for rule in rules]
+    common = cache(partial(in_common, pool, tasks))  # the whole support set tells it, halves do not
     if adaptation != "tsa":
-        return _fit_rules(pool, tasks, rules, weights, adaptation)
+        return _fit_rules(pool, tasks, rules, weights, adaptation, common)
 
     rest = "ridge" if pool.adaptation.tsa_readout == "ridge" else "none"
     learned, diverged = [], []
@@ -99,7 +100,7 @@ def fit_tasks(
 
         def plain(known: Tensor, places: Tensor, rule: Rule = rule, own: Tensor = own) -> Tensor:
             half = tasks.held_out(known, places)
-            answers = _fit_rules(pool, half, [rule], [own], rest)._by_rules(half)[0]
+            answers = _fit_rules(pool, half, [rule], [own], rest, common)._by_rules(half)[0]
             return answers.clamp(min=1e-9).log().to(pool.device)
 
         networks, failed = learn_own_networks(pool, tasks, own, plain, report)
@@ -108,7 +109,7 @@ def fit_tasks(
     # Without learning, tasks that gain nothing by it are answered, and the others in part.
     share = pool.adaptation.tsa_share
     alone = share == 1 and all(each and len(each[0].rows) == len(tasks) for each in learned)
-    fitted = _fit_rules(pool, tasks, [] if alone else rules, weights, rest)
+    fitted = _fit_rules(pool, tasks, [] if alone else rules, weights, rest, common)
     fitted.weights, fitted.adaptation = weights, "tsa"
     fitted.share, fitted.factor = share, _factor(pool, tasks, rest)
     fitted.learned, fitted.diverged = learned, torch.stack(diverged)
@@ -116,29 +117,41 @@ def fit_tasks(
 
 
 def _fit_rules(
-    pool: Pool, tasks: Tasks, rules: Sequence[Rule], weights: Sequence[Tensor], adaptation: str
+    pool: Pool,
+    tasks: Tasks,
+    rules: Sequence[Rule],
+    weights: Sequence[Tensor],
+    adaptation: str,
+    common: Callable[[], Common],
 ) -> "FittedTasks":
-    """Learn from support sets on embeddings, for rules whose weights [E, M] are known."""
+    """Learn from support sets on embeddings, for rules whose weights [E, M] are known.
+
+    `common` says what the tasks' images have in common, for rules that do not know it.
+    """
     mixes, factor = [rule.mixes for rule in rules], _factor(pool, tasks, adaptation)
     fitted = FittedTasks(mixes, list(weights), adaptation, len(tasks), factor)
     fitted.diverged = torch.zeros(len(weights), len(tasks), dtype=torch.bool)
+    known = [
+        (rule.common or common()) if _centres(pool, tasks, rule, adaptation) else None
+        for rule in rules
+    ]
     for i, rule in enumerate(rules):
         if rule.mixes == "modulators":
-            networks = blend_networks(pool, tasks, weights[i], adaptation)
+            networks = blend_networks(pool, tasks, weights[i], adaptation, known[i])
             fitted.blends[i] = networks
             if networks.classifiers.diverged is not None:
                 fitted.diverged[i] = networks.classifiers.diverged.cpu()
-    fitted.centred = [rule.centred and _can_centre(pool, tasks, adaptation) for rule in rules]
+    fitted.centred = [each is not None for each in known]
     for centred in (False, True):
         numbers = [i for i, rule in enumerate(rules) if rule.mixes != "modulators"]
         if together := [i for i in numbers if fitted.centred[i] == centred]:
-            _consult(pool, tasks, fitted, together, centred)
+            _consult(pool, tasks, fitted, together, known[together[0]])
     return fitted
 
 
-def _can_centre(pool: Pool, tasks: Tasks, adaptation: str) -> bool:
-    """Whether some tasks have single images, which go without what the pool knows as common."""
-    if not pool.adaptation.centre_single or not pool.statistics:
+def _centres(pool: Pool, tasks: Tasks, rule: Rule, adaptation: str) -> bool:
+    """Whether some tasks have single images, which go without what is known as common."""
+    if not (rule.centred and pool.adaptation.centre_single and (rule.common or pool.statistics)):
         return False
     by_cosine = pool.metric == "cosine" and adaptation == "none"
     return (by_cosine or adaptation == "ridge") and bool(
@@ -147,10 +160,14 @@ def _can_centre(pool: Pool, tasks: Tasks, adaptation: str) -> bool:
 
 
 def _consult(
-    pool: Pool, tasks: Tasks, fitted: "FittedTasks", together: Sequence[int], centred: bool
+    pool: Pool,
+    tasks: Tasks,
+    fitted: "FittedTasks",
+    together: Sequence[int],
+    common: Common | None,
 ) -> None:
     """Let the members that some of the rules `together` ask learn from support sets."""
-    adaptation, common = fitted.adaptation, in_common(pool, tasks) if centred else None
+    adaptation, centred = fitted.adaptation, common is not None
     shares = torch.stack([fitted.weights[i] for i in together])  # [R, E, M]
     # On small tensors a second thread only waits.
     one = one_thread() if len(tasks) == 1 and pool.device.type == "cpu" else nullcontext()

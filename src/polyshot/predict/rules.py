@@ -4,7 +4,7 @@ First the weights of M members for E tasks, [E, M], on the CPU; then the rules t
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -17,7 +17,7 @@ from polyshot.models.foreign import ForeignConfig
 from polyshot.models.heads import leave_one_out_logits, prepared, prototypes
 from polyshot.models.selector import task_embedding
 from polyshot.pool.pool import Pool
-from polyshot.predict.familiar import familiar
+from polyshot.predict.familiar import Common, familiar
 from polyshot.tasks import Tasks
 
 LOO_SHARPNESS = 10.0
@@ -179,6 +179,8 @@ class Rule:
     """Whether it asks the selector, perhaps at one shot only."""
     centred: bool = False
     """Whether prototypes of single images go without what the nearest source's have in common."""
+    common: Common | None = None
+    """What that is, where it is known already."""
     check: Callable[[Pool], object] | None = None
     """Refuses a pool that lacks what the rule needs."""
 
@@ -215,9 +217,11 @@ def _single(name: str, about: str, member: int) -> Rule:
     return Rule(name, about, partial(_alone, member), partial(_only, member))
 
 
-def given(weights: Tensor, mixes: Mix) -> Rule:
-    """Return the rule of weights ``[E, M]`` that are known already."""
-    return Rule("given", "weights that are known", partial(_given, weights), mixes=mixes)
+def given(weights: Tensor, mixes: Mix, common: Common | None = None) -> Rule:
+    """Return the rule of weights ``[E, M]`` that are known already, as `common` may be."""
+    known = partial(_given, weights)
+    centred = common is not None
+    return Rule("given", "as it is known", known, mixes=mixes, centred=centred, common=common)
 
 
 def _given(weights: Tensor, _: Pool, __: Tasks) -> Tensor:
@@ -267,6 +271,8 @@ def rule(name: str, pool: Pool) -> Rule:
         found = RULES[name]
         if found.check:
             found.check(pool)
+        if name == "auto" and pool.one_network:
+            return replace(found, mixes="modulators")
         return found
     domains = list(pool.modulators)
     if name.startswith(DOMAIN_RULE):
