@@ -154,11 +154,11 @@ def run_of(about: dict[str, Any], commands: list[str], packs: dict[str, str], no
 
 
 def longest(results: list[Result]) -> list[Result]:
-    """Keep of a cell that was measured twice the row with more episodes."""
+    """Keep of a cell (another note, another cell) measured twice the row with more episodes."""
     found: dict[tuple[Any, ...], Result] = {}
     for r in results:
         where = (r.preset, r.protocol, r.target, r.way, r.shot, r.part, r.draw, r.seen)
-        how = (r.method, r.adaptation, str(r.settings), r.train_seed, r.pool, r.added)
+        how = (r.method, r.adaptation, str(r.settings), r.train_seed, r.pool, r.added, r.note)
         key = (*where, *how, *r.sources)
         if key not in found or r.episodes > found[key].episodes:
             found[key] = r

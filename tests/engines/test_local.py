@@ -2,7 +2,10 @@
 
 import os
 import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,11 +14,33 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyshot.engines.local import MOST, Helper, helped, lost, process_count
+from polyshot.engines.job import Job, Place
+from polyshot.engines.local import MOST, Helper, Local, helped, lost, process_count
 from polyshot.errors import PolyshotError
 from polyshot.experiments.run import from_world
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """What a job of these tests does."""
+
+    value: int
+
+    def __call__(self, _: Place) -> Iterator[int]:
+        if not self.value:
+            raise ValueError("it fails at once")
+        return iter([self.value])
+
+
+def test_a_job_that_fails_at_once_stops_no_other(tmp_path: Path) -> None:
+    jobs = [Job("bad", Told(0)), Job("after", Told(1), needs=("bad",)), Job("good", Told(2))]
+    events = list(Local().run(jobs, tmp_path))
+    ends = {event.job.key: event.failed for event in events if event.ended}
+    assert [event.value for event in events if not event.ended] == [2]
+    assert ends["good"] is None and ends["bad"] == ends["after"]
+    assert ends["bad"] is not None and ends["bad"].message == "ValueError: it fails at once"
 
 
 def test_a_cpu_has_a_process_for_each_core_and_a_gpu_has_one() -> None:

@@ -143,9 +143,9 @@ class Local(Engine):
     def _do(
         self, job: Job, folder: Path, report: Progress | None
     ) -> Generator[Event, None, Failed | None]:
-        told = job.call(Place(folder, self.device, job.inputs, report), *job.arguments)
+        place = Place(folder, self.device, job.inputs, report)
         try:
-            for value in told:
+            for value in job.call(place, *job.arguments):
                 yield Event(job, value)
         except Exception as error:  # whatever it is, the other jobs go on
             wrong = Failed.of(error)

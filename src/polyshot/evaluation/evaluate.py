@@ -287,6 +287,7 @@ def confusion(
     """
     shape, pools = shape or EpisodeShape(), [pool] if isinstance(pool, Pool) else list(pool)
     check_adaptation(adaptation)
+    check_ensemble(pools)
     target = _target(pools[0], pack, shape, episodes, seed, part, **how)
     count = len(pack.domain.class_names)
     result = torch.zeros(count * count, dtype=torch.int64)
