@@ -167,6 +167,14 @@ def save(name: str, folder: Path) -> Path:
     model = make().eval()
     for parameter in model.parameters():
         parameter.data += 0.2 * torch.randn_like(parameter)
+    norms = [each for each in model.modules() if isinstance(each, torch.nn.BatchNorm2d)]
+    if norms:  # by statistics that do not fit a deep network makes the same of all images
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None
+        with torch.no_grad():
+            model.train()(torch.randn(8, 3, SIDE, SIDE))
+        model.eval()
     model.save_pretrained(folder)
     processor().save_pretrained(folder)
     return folder
@@ -209,8 +217,8 @@ def test_embeddings_are_the_librarys_own(name: str, tmp_path: Path) -> None:
         model = transformers.ViTForImageClassification.from_pretrained(folder)
         with torch.no_grad():
             ours = model.classifier(ours)
-    torch.testing.assert_close(ours, known, rtol=1e-4, atol=1e-5)
-    assert ours.std() > 1e-4
+    torch.testing.assert_close(ours, known, rtol=1e-4, atol=1e-5 * float(known.abs().max()))
+    assert ours.std(0).max() > 1e-2 * ours.abs().max()  # it tells images apart
 
 
 @pytest.mark.parametrize("name", ["clip", "siglip"])

@@ -242,7 +242,7 @@ def _of_processor(processor: Any) -> tuple[list[float], list[float]]:
     factor = float(_of(processor, "rescale_factor", 1 / 255)) if rescales else 1.0
     offset = 1.0 if rescales and _of(processor, "rescale_offset") else 0.0
     mean, std = [0.0] * 3, [1.0] * 3
-    if _of(processor, "do_normalize", _of(processor, "image_mean") is not None):
+    if _of(processor, "do_normalize"):  # a mean alone may be the library's default, never used
         mean, std = _three(processor.image_mean), _three(processor.image_std)
     if _of(processor, "include_top"):  # EfficientNet's divides once more
         std = [a * b for a, b in zip(std, _three(processor.image_std), strict=True)]
