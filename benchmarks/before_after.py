@@ -234,14 +234,17 @@ def run_gpu(asked: Asked, on_gpu: bool) -> None:
     import gpu  # noqa: PLC0415
     import torch  # noqa: PLC0415
 
-    from polyshot.config import preset  # noqa: PLC0415
+    from polyshot.config import ModulatorConfig, preset  # noqa: PLC0415
 
     config = preset("strong" if on_gpu and not asked.quick else "tiny")
     steps, each = (600, 100) if on_gpu else (6, 4)
     config = replace(
         config,
         base=replace(config.base, steps=asked.base_steps or steps, validate_every=10_000),
-        modulator=replace(config.modulator, steps=each, validate_every=10_000),
+        # Not the preset's, which has other tasks now: both sides shall do the same work.
+        modulator=ModulatorConfig(
+            steps=each, episodes=config.modulator.episodes, validate_every=10_000
+        ),
         selector=replace(config.selector, steps=10, tasks=10),
         validation_episodes=10,
     )
