@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from polyshot.data.pack import open_packs
 from polyshot.data.toy import draw_packs
 from polyshot.engines import local
 from polyshot.engines.local import lost
@@ -299,8 +300,11 @@ def test_a_command_with_two_processes(
     assert processes_on(out) == []
     files = list((out / "results").rglob("*.jsonl"))
     assert len(files) == 10 and all(len(read_results(file)) == 1 for file in files)
-    (command,) = json.loads((out / "environment.json").read_text())["commands"]
+    about = json.loads((out / "environment.json").read_text())
+    (command,) = about["commands"]
     assert command.endswith("--processes 2")
+    kept = [pack.domain.name for pack in open_packs(packs) if not pack.domain.mirror]
+    assert about["not_mirrored"] == kept and kept
     assert "1 is the least" in refused("reproduce", "seen", *options(packs, out), "--processes", 0)
 
 

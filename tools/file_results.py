@@ -150,7 +150,15 @@ def run_of(about: dict[str, Any], commands: list[str], packs: dict[str, str], no
     commit = str(about.get("code", ""))
     clean = None if not commit else "-dirty" not in commit
     machine = {name: about[name] for name in MACHINE if name in about}
-    return Run(commit.replace("-dirty", ""), clean, commands, packs, machine, note)
+    return Run(
+        commit.replace("-dirty", ""),
+        clean,
+        commands,
+        packs,
+        about.get("not_mirrored"),
+        machine,
+        note,
+    )
 
 
 def longest(results: list[Result]) -> list[Result]:

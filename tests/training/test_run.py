@@ -204,6 +204,23 @@ def test_other_packs_are_refused(packs: list[Pack], config: Config, whole: Path)
     changed = replace(packs[1], domain=packs[1].domain.with_split(other))
     with pytest.raises(PolyshotError, match="textures has another class split"):
         train([packs[0], changed], config, whole, device="cpu")
+    turned = [replace(each, domain=replace(each.domain, mirror=False)) for each in packs]
+    assert turned[1].hash == packs[1].hash  # of content alone
+    with pytest.raises(PolyshotError, match="textures was imported without --no-mirror"):
+        train([packs[0], turned[1]], config, whole, device="cpu")
+
+
+def test_a_run_of_before_that_does_not_say_what_is_mirrored_goes_on(
+    packs: list[Pack], config: Config, whole: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    about = json.loads((run / "environment.json").read_text())
+    about.pop("checksum", None)
+    for each in about["packs"]:
+        del each["mirror"]
+    (run / "environment.json").write_text(json.dumps(about))
+    turned = [replace(each, domain=replace(each.domain, mirror=False)) for each in packs]
+    assert train(turned, config, run, device="cpu").hash == Pool.load(whole / "pool").hash
 
 
 def test_a_source_with_too_few_classes_is_refused_before_anything_is_trained(

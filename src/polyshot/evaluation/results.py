@@ -114,6 +114,9 @@ class Run:
     commands: list[str] = field(default_factory=list)
     packs: dict[str, str] = field(default_factory=dict)
     """Domain -> hash of its pack."""
+    not_mirrored: list[str] | None = None
+    """Domains whose images training must not mirror, which the hash does not tell; None where
+    nobody noted it."""
     machine: dict[str, Any] = field(default_factory=dict)
     """Device, versions, threads."""
     note: str = ""

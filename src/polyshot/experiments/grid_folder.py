@@ -136,6 +136,8 @@ class GridFolder:
             hashes = {pack.domain.name: pack.hash for pack in packs}
             facts = {**environment(device), "code": _code()}
             facts |= {"commands": commands, "packs": {**before.get("packs", {}), **hashes}}
+            kept = {pack.domain.name for pack in packs if not pack.domain.mirror}
+            facts["not_mirrored"] = sorted(kept | {*before.get("not_mirrored", [])} - {*hashes})
             if facts != before:
                 write_json(file, facts)
 

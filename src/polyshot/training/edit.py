@@ -18,7 +18,7 @@ from polyshot.models.selector import Selector
 from polyshot.pool.files import check_destination
 from polyshot.pool.pool import Pool
 from polyshot.pool.statistics import SourceTasks
-from polyshot.training.folder import identity
+from polyshot.training.folder import training_data
 from polyshot.training.growth import (
     check_addition,
     check_statistics_there,
@@ -59,7 +59,7 @@ def grow(
     pack, config = plan.pack, growth_config(pool, plan.options)
     check_addition(pool, pack, config, selector)
     work = place.with_name(f".{place.name}.adding")
-    key = digest(pool.hash, json.dumps(for_hash(to_dict(config))), json.dumps(identity(pack)))
+    key = digest(pool.hash, json.dumps(for_hash(to_dict(config))), json.dumps(training_data(pack)))
     with locked_if_free(work / "lock") as free:
         if not free:
             raise PolyshotError(f"Another process is adding a domain to {place}: wait for it.")

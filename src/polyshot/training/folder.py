@@ -73,7 +73,7 @@ def enter(
     """Describe a new run in its folder, or check that an old one is the same training."""
     check_place(out, start)
     data = {
-        "packs": [identity(pack) for pack in packs],
+        "packs": [training_data(pack) for pack in packs],
         "start": None if start is None else file_digest(start),
     }
     if (out / "config.json").exists():
@@ -108,6 +108,8 @@ class _Source:
     name: str
     hash: str
     split: str
+    mirror: bool | None = None
+    """Whether its images may be mirrored; runs of before do not say."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,10 @@ def _check_data(out: Path, data: dict[str, Any]) -> None:
         for what in ("hash", "split"):
             if name in new and old[name][what] != new[name][what]:
                 found.append(f"{name} has another {'content' if what == 'hash' else 'class split'}")
+        if name in new and old[name]["mirror"] not in (None, new[name]["mirror"]):
+            found.append(
+                f"{name} was imported {'without' if old[name]['mirror'] else 'with'} --no-mirror"
+            )
     if not found and list(old) != list(new):
         found.append(f"their order was {join_names(old, 20)}")
     if before["start"] != data["start"]:
@@ -148,6 +154,14 @@ def identity(pack: Pack) -> dict[str, str]:
     split = pack.domain.split
     parts = json.dumps([split.train, split.val, split.test])
     return {"name": pack.domain.name, "hash": pack.hash, "split": digest(parts)}
+
+
+def training_data(pack: Pack) -> dict[str, Any]:
+    """Return all of a source that decides what is learned from it.
+
+    Runs of before are named by `identity`, so they keep their names.
+    """
+    return {**identity(pack), "mirror": pack.domain.mirror}
 
 
 def environment(device: torch.device) -> dict[str, Any]:
