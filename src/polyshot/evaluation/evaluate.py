@@ -88,9 +88,11 @@ def measure(
             return some, predict(some)
 
         for part, (some, answers) in in_parts(len(tasks), step, answer):
-            if not math.isfinite(float(answers.probabilities.sum())):  # one number tells of all
-                raise PolyshotError("The method's probabilities are not finite numbers.")
+            total = answers.probabilities.sum()  # one number tells of all
+            # A GPU is waited for once, when all that is read from it has been asked for.
             sure, ways = (each.cpu() for each in first_choices(answers.probabilities))
+            if not math.isfinite(float(total)):
+                raise PolyshotError("The method's probabilities are not finite numbers.")
             truth = truths[part]
             if look:
                 look(some, ways)
