@@ -29,6 +29,7 @@ from tests.commands import as_shells_have_it
 from tests.helpers import SHARED, full_disk, needs_shared, picture
 
 SMALL = ImportOptions(size=16)
+CARRY = Path(__file__).parents[2] / "tools" / "carry_images.py"
 MakeFolder = Callable[..., Path]
 
 
@@ -292,6 +293,23 @@ def test_parquet_groups_and_unused_names(tmp_path: Path) -> None:
     assert pack.domain.class_names == ("a", "c")
     assert pack.domain.groups is not None and pack.domain.groups.tolist() == [0, 0, 1, 2, 3, 3]
     assert pack.domain.group_count == 4
+
+
+def test_images_carried_without_parquet_give_the_same_pack(tmp_path: Path) -> None:
+    names = ["owls/a", "cats", "dogs"]  # neither sorted nor good for folders
+    rows = [(png(i), i % 3) for i in range(9)]
+    write_parquet(tmp_path / "film.parquet", rows, names, group=[i // 3 for i in range(9)])
+    tool = [sys.executable, str(CARRY)]
+    for words in (("wrap", ".", "carried"), ("pack", "carried", "packs", "--no-mirror")):
+        done = subprocess.run([*tool, *words], cwd=tmp_path, check=True, capture_output=True)
+    options = ImportOptions(mirror=False)
+    (wanted,) = import_source(tmp_path / "film.parquet", tmp_path / "out", options)
+    assert done.stdout.decode().split() == ["film", wanted.pack.hash]
+    carried = Pack.open(tmp_path / "packs" / "film").domain
+    assert (carried.class_names, carried.split) == (
+        wanted.pack.domain.class_names,
+        wanted.pack.domain.split,
+    )
 
 
 def test_parquet_without_names_or_with_string_labels(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def import_source(
         return [
             Imported(Pack.open(out / listing.name), kept=True)
             if listing.name in kept
-            else _import(listing, out / listing.name, options, progress)
+            else import_listing(listing, out / listing.name, options, progress)
             for listing in chosen
         ]
 
@@ -156,9 +156,10 @@ def _check(listing: Listing, out: Path, options: ImportOptions) -> None:
         raise no_room(target, needed, free)
 
 
-def _import(
-    listing: Listing, target: Path, options: ImportOptions, progress: Progress | None
+def import_listing(
+    listing: Listing, target: Path, options: ImportOptions, progress: Progress | None = None
 ) -> Imported:
+    """Decode a domain that a reader found, and write it to the pack ``target``."""
     total, done = len(listing.items), 0
     good = np.ones(total, dtype=bool)
     bad = list(listing.dropped)
