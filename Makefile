@@ -27,7 +27,7 @@ test: lint docs
 slow: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
 
-# Kills, damaged inputs, full disks, little memory: half an hour on two cores, docs/reliability.md.
+# Kills, damaged inputs, full disks, little memory: a quarter of an hour on two cores, docs/reliability.md.
 # make hostile HOSTILE='--only pools,kill-train --trials 20' runs a part of it.
 HOSTILE ?=
 hostile: $(VENV)/.dev

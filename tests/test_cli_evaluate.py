@@ -1,5 +1,6 @@
 """`polyshot evaluate --shape meta-dataset`: tasks of variable ways and uneven shots."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,28 @@ class Told:
 @pytest.fixture
 def told(capsys: pytest.CaptureFixture[str], wide_terminal: None) -> Told:
     return Told(capsys)
+
+
+def test_a_pool_without_a_selector_is_measured_by_the_rules_that_it_can_follow(
+    folder: Path, tmp_path: Path, told: Told
+) -> None:
+    replace(random_pool(), selector=None).save(tmp_path / "plain")
+    named = (
+        "--pool",
+        tmp_path / "plain",
+        "--episodes",
+        5,
+        "--targets",
+        "few",
+        "--shot",
+        2,
+        "--queries",
+        4,
+    )
+    told(folder / "packs", *named, "--way", 3, "--part", "all", "--out", tmp_path / "rows.jsonl")
+    rows = read_results(tmp_path / "rows.jsonl")
+    assert {row.method for row in rows} == {"base", "auto", "average"}
+    assert "select" in told(folder / "packs", *named, "--methods", "select", code=2)
 
 
 VARIABLE = ("--shape", "meta-dataset", "--episodes", 5)

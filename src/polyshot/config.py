@@ -90,7 +90,7 @@ class ModulatorConfig:
     schedule: Course = "cosine"
     """How it goes on from there."""
     channel_learning_rate: float = 3e-3
-    """The same for `channel` modulators: their few numbers want more (research/recipe.md §3)."""
+    """The same for `channel` modulators: their few numbers want more."""
     weight_decay: float = 0.0
     """Decoupled, towards the identity."""
     augment: Augment = WEAK

@@ -40,7 +40,7 @@ from polyshot.util.progress import Progress
 
 Kept = Literal["auto", Precision]
 """Precision of what is kept; `auto` leaves pools of ours as they are, rounds networks from
-elsewhere that a file has to hold to half precision (Lite0 to eight bits), and what is learned to
+elsewhere that a file has to hold to half precision (Lite to eight bits), and what is learned to
 six."""
 
 

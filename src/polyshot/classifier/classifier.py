@@ -78,7 +78,7 @@ class FewShotClassifier(StepByStep, Estimator):
             precision: of the weights, from `fit` on, so that a saved classifier answers as before:
                 `full`, `half`, `eight` or `six` bits; `auto` leaves a pool of ours as it is, rounds
                 networks from elsewhere that the file has to hold to half precision
-                (EfficientNet-Lite0 to eight bits), and what `pa` and `tsa` learn to six bits.
+                (EfficientNet-Lite to eight bits), and what `pa` and `tsa` learn to six bits.
 
         """
         self.pool = pool

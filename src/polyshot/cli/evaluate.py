@@ -9,6 +9,9 @@ from typer import Argument, Option
 from polyshot.cli import options
 from polyshot.cli.options import names_in
 
+PAPERS = ("auto", "select", "average")
+"""Rules that are compared with the base on packs: the paper's, and the default."""
+
 
 def evaluate(
     images: Annotated[
@@ -36,7 +39,8 @@ def evaluate(
         str,
         Option(
             help="Rules to compare, base among them always; if not given, of packs "
-            "base,auto,select,average, of images all that work on embeddings."
+            "base,auto,select,average (select where there is a selector), of images all that work "
+            "on embeddings."
         ),
     ] = "",
     adapt: Annotated[
@@ -95,7 +99,7 @@ def evaluate(
     pools, form = load_pools(pool, best_device(device), views, names_in(sites))
     loaded = pools[0]
     packed = own_data.holds_packs(images)
-    usual = ["auto", "select", "average"] if packed else own_data.rules_of(loaded)
+    usual = own_data.possible(loaded, PAPERS) if packed else own_data.rules_of(loaded)
     rules = list(dict.fromkeys(["base", *(names_in(methods) or usual)]))
     adaptations = names_in(("none" if packed else "ridge") if adapt is None else adapt)
     check_writable(page)

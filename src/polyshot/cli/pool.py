@@ -51,7 +51,7 @@ def add(
 ) -> None:
     """Add a domain: one modulator is trained, the base and all other members stay as they are.
 
-    How long it takes is said first. Without a GPU it is a shorter training, of about ten minutes.
+    How long it takes is said first. Without a GPU it is a shorter training, of some minutes.
 
     The old images are not needed. Interrupted, the same command goes on; until it is done, the
     pool stays as it was.

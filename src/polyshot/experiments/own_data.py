@@ -4,7 +4,7 @@ Of one's own images all classes are new to the pool, and the tasks are as large 
 came out is shown on a page.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -200,14 +200,23 @@ def rules_of(pool: Pool) -> list[str]:
     network for each, which takes minutes on a CPU.
     """
     able: dict[str, str] = {RULES[BASELINE].name: BASELINE}
-    for name in RULES:
-        try:
-            found = rule(name, pool)
-        except PolyshotError:
-            continue  # measured are those that can be
+    for name in possible(pool, RULES):
+        found = rule(name, pool)
         if found.mixes != "modulators" or not found.members(pool):
             able.setdefault(found.name, name)  # `auto` may be another one
     return list(able.values())
+
+
+def possible(pool: Pool, names: Iterable[str]) -> list[str]:
+    """Return the rules that a pool can follow: `select` needs a selector, `urt` its attention."""
+    able = []
+    for name in names:
+        try:
+            rule(name, pool)
+        except PolyshotError:
+            continue
+        able.append(name)
+    return able
 
 
 def write_evaluation(

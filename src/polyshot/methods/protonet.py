@@ -2,7 +2,7 @@
 
 protonet is one network for all sources. It starts from the run's base, as all trained rivals do, or
 from random weights if `from_scratch` is 1. Distances are squared and divided by the root of the
-embedding's length: with 512 numbers the softmax would saturate otherwise (research/methods.md, P6).
+embedding's length: with 512 numbers the softmax would saturate otherwise.
 
 Trained rivals have the modulators' budget (`BUDGET`): as many episodes as all of them together, the
 best state by validation classes, the one they start from among them, as a modulator may fall back

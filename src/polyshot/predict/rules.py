@@ -21,7 +21,7 @@ from polyshot.predict.familiar import Common, familiar
 from polyshot.tasks import Tasks
 
 LOO_SHARPNESS = 10.0
-"""Weights of `leave_one_out` are the softmax of -10 x the losses (research/recipe.md §4)."""
+"""Weights of `leave_one_out` are the softmax of -10 x the losses."""
 SUR_STEPS, SUR_RATE = 40, 0.1
 
 

@@ -109,7 +109,7 @@ def growth_config(pool: Pool, options: Sequence[str] = ()) -> Config:
         modulator,
         steps=round(LONGER * modulator.steps),
         augment=STRONG,
-        # At full strength a modulator of a new domain is best (research/recipe.md §5).
+        # At full strength a modulator of a new domain is best.
         strengths=tuple(sorted({*modulator.strengths, 1.0})),
     )
     start = replace(config, modulator=longer)

@@ -1,8 +1,7 @@
 """Step 2: episodic prototype learning of one modulator for each source, the base frozen.
 
-Sources are independent of each other. Full-strength modulators overfit their training classes
-(research/recipe.md §3), so the strength lambda is chosen on validation classes, resampled, because
-few classes decide.
+Sources are independent of each other. Full-strength modulators overfit their training classes, so
+the strength lambda is chosen on validation classes, resampled, because few classes decide.
 """
 
 import copy
