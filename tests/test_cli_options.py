@@ -27,6 +27,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 TRAIN = ("train", "packs", "--preset", "tiny", "--out", "run", "--set", f"size={SIZE}")
+GRID = ("reproduce", "seen", "--preset", "tiny", "--out", "new")
+"""Of embedded domains, which are drawn."""
 EVALUATE = ("evaluate", "packs", "--pool", "pool")
 NONSENSE: list[tuple[tuple[object, ...], str]] = [
     ((*TRAIN, "--set", "selector.dropout=7"), "selector.dropout=7.0 is too large: 1 is the most"),
@@ -59,6 +61,16 @@ NONSENSE: list[tuple[tuple[object, ...], str]] = [
     ((*EVALUATE, "--sites", "layer4.*"), "pool is a pool, which has its own sites"),
     (("fit", "photos", "--out", "new", "--pool", "fast", "--sites", "a"), "'fast' has its own"),
     (("fit", "photos", "--out", "new", "--pool", "resnet18", "--sites", "a"), "brings its own"),
+    ((*EVALUATE, "--methods", ","), "',' names nothing"),
+    ((*TRAIN, "--sources", " , "), "' , ' names nothing"),
+    ((*GRID, "--methods", ","), "',' names nothing"),
+    ((*GRID, "--methods", "feet"), "Did you mean 'feat'"),
+    ((*GRID, "--targets", "birds"), "no target 'birds'"),
+    ((*GRID, "--sources", "birds"), "no domain 'birds'"),
+    ((*GRID, "--adaptations", "hed"), "an adaptation 'hed'"),
+    ((*GRID, "--seeds", 0), "at least 1"),
+    (("tune", "urt", "--preset", "tiny", "--out", "new"), "nothing to tune"),
+    (("tune", "--preset", "tiny", "--out", "new", "--sources", "birds"), "no domain 'birds'"),
     ((*TRAIN, "--sites", "layer4.*"), "sites are those of a base from elsewhere"),
 ]
 

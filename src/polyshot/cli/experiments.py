@@ -130,7 +130,7 @@ def reproduce(
     from polyshot.engines import chosen_engine
     from polyshot.engines.local import Helper, helped, lost, process_count
     from polyshot.experiments import protocols, run
-    from polyshot.experiments.grid_folder import GridFolder
+    from polyshot.experiments.grid_folder import grid_packs
     from polyshot.experiments.report.paper import size_table
     from polyshot.experiments.request import Request
 
@@ -158,13 +158,16 @@ def reproduce(
         overrides=overrides,
         options=chosen,
     )
+    request.check_options()
+    if data is None:
+        request.check_targets(protocols.embedded_names())
     own = Helper.of(helper) if helper else None
     command = _command(context)
     with (
         progress("images", whole=run.BAR) as report,
         chosen_engine(engine, device, address, threads, gpus, store, processes) as (runs, each),
     ):
-        trained, others = GridFolder(out).packs(data, names_in(sources), config.size, report)
+        trained, others = grid_packs(out, data, names_in(sources), config.size, report)
         together = process_count(processes, runs.device) if engine == "local" else 1
         with helped(1 if own else together, shlex.split(command)[1:]) as helpers:
             how = (own.report, "", own.offset) if own else (report, command, 0.0)
@@ -209,17 +212,18 @@ def tune(
     from polyshot.cli.display import progress, show_table
     from polyshot.engines import chosen_engine
     from polyshot.experiments import tune as tuning
-    from polyshot.experiments.grid_folder import GridFolder
+    from polyshot.experiments.grid_folder import grid_packs
     from polyshot.experiments.protocols import configured
 
     config, overrides, _ = configured(preset, settings or [])
     if overrides:
         raise PolyshotError("Tuning tries the declared settings of methods: leave theirs out.")
+    tuning.tunable(names or [])  # refuses, before domains are drawn
     with (
         progress("images", whole=tuning.BAR) as report,
         chosen_engine(engine, device, address, threads, gpus, store) as (runs, each),
     ):
-        trained, _ = GridFolder(out).packs(data, names_in(sources), config.size, report)
+        trained, _ = grid_packs(out, data, names_in(sources), config.size, report)
         how = (runs, report, _command(context), each)
         points = tuning.tune(names or [], trained, config, out, *how)
     rows = []

@@ -5,6 +5,8 @@ from typing import Annotated
 
 from typer import Option
 
+from polyshot.errors import PolyshotError
+
 MOST_EPISODES = 1_000_000
 """Of a target; half a million make an interval of a twentieth of a point."""
 
@@ -73,5 +75,8 @@ Strict = Annotated[
 
 
 def names_in(text: str) -> list[str]:
-    """Take ``a, b,c`` apart."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+    """Take ``a, b,c`` apart; no text is no names, commas alone are a mistake."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if text and not names:
+        raise PolyshotError(f"'{text}' names nothing: write names as a,b,c, or leave it out.")
+    return names

@@ -20,7 +20,13 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.data.toy import keep_packs
 from polyshot.engines.job import Failed
 from polyshot.errors import PolyshotError
-from polyshot.experiments.protocols import EMBEDDED, PARTS, part_sources
+from polyshot.experiments.protocols import (
+    EMBEDDED,
+    PARTS,
+    check_sources,
+    embedded_names,
+    part_sources,
+)
 from polyshot.training.folder import environment
 from polyshot.util import __version__
 from polyshot.util.files import locked, read_json, write_json
@@ -79,16 +85,6 @@ class GridFolder:
         """Where trainings are."""
         return self.path / "worlds"
 
-    def packs(
-        self, data: Path | None, names: Sequence[str], size: int, report: Progress | None = None
-    ) -> tuple[list[Pack], list[Pack]]:
-        """Open packs, or draw the embedded domains: those to train on, by name, and the others."""
-        if data is not None:
-            return part_sources(open_packs(data), names)
-        with self.lock("packs"):  # two processes draw them once
-            drawn = keep_packs(self.path / "packs", sum(EMBEDDED, ()), size, report)
-        return part_sources(drawn, names or EMBEDDED[0])
-
     def lock(self, name: str) -> AbstractContextManager[None]:
         """Hold a lock; waits for a process that has it."""
         return locked(self.path / "locks" / f"{name}.lock")
@@ -146,6 +142,26 @@ class GridFolder:
 
     def _failure(self, name: str) -> Path:
         return self.path / "failures" / f"{name}.json"
+
+
+def grid_packs(
+    out: Path,
+    data: Path | None,
+    names: Sequence[str],
+    size: int,
+    report: Progress | None = None,
+) -> tuple[list[Pack], list[Pack]]:
+    """Open packs, or draw the embedded domains into a grid's folder.
+
+    Returns those to train on, by name, and the others.
+    """
+    if data is not None:  # nothing is written, so there need not be a folder yet
+        return part_sources(open_packs(data), names)
+    check_sources(names, embedded_names())
+    grid = GridFolder(out)
+    with grid.lock("packs"):  # two processes draw them once
+        drawn = keep_packs(grid.path / "packs", embedded_names(), size, report)
+    return part_sources(drawn, names or EMBEDDED[0])
 
 
 def _code() -> str:

@@ -208,15 +208,25 @@ def part_sources(packs: Sequence[Pack], names: Sequence[str]) -> tuple[list[Pack
     The order of the packs stays: worlds with the same sources are the same world.
     """
     known = [pack.domain.name for pack in packs]
-    for name in names:
-        if name not in known:
-            raise unknown("domain", name, known, where=" to train on")
+    check_sources(names, known)
     chosen = [p for p in packs if (p.domain.name in names if names else p.domain.split.train)]
     if not chosen:
         raise PolyshotError(
             f"There is no domain to train on: {join_names(known)} have no training classes."
         )
     return chosen, [pack for pack in packs if pack not in chosen]
+
+
+def check_sources(names: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse sources that are none of the domains there are."""
+    for name in names:
+        if name not in known:
+            raise unknown("domain", name, known, where=" to train on")
+
+
+def embedded_names() -> tuple[str, ...]:
+    """Name the domains that are drawn where no packs are given."""
+    return sum(EMBEDDED, ())
 
 
 def default_episodes(preset: str) -> tuple[int, int | None]:

@@ -78,8 +78,8 @@ class Request:
             for adaptation, count in counts.items()
         ]
 
-    def check(self, sources: Sequence[Pack], others: Sequence[Pack], config: Config) -> None:
-        """Refuse what cannot be run at all, before anything is spent on it."""
+    def check_options(self) -> None:
+        """Refuse what no domains could make right, before any are opened or drawn."""
         methods = self.found_methods()
         for protocol in find_protocols(self.protocols):
             if not methods_of(protocol, methods):
@@ -102,15 +102,23 @@ class Request:
                     f"None of the methods has an adaptation '{name}', only "
                     f"{join_names(adaptations, 20)}.{did_you_mean(name, adaptations)}"
                 )
+
+    def check_targets(self, names: Sequence[str]) -> None:
+        """Refuse targets that are none of the domains there are."""
+        for name in self.targets:
+            if name not in names:
+                raise unknown("target", name, names, 20)
+
+    def check(self, sources: Sequence[Pack], others: Sequence[Pack], config: Config) -> None:
+        """Refuse what cannot be run at all, before anything is spent on it."""
+        self.check_options()
         names = [pack.domain.name for pack in (*sources, *others)]
         if doubles := sorted({name for name in names if names.count(name) > 1}):
             raise PolyshotError(
                 f"Domains must have different names, these are twice: {join_names(doubles)}."
             )
         check_domains(names)
-        for name in self.targets:
-            if name not in names:
-                raise unknown("target", name, names, 20)
+        self.check_targets(names)
         for pack in others:  # sources are checked by their world
             if pack.size != config.size:
                 raise PolyshotError(

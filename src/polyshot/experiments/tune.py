@@ -68,18 +68,23 @@ def tune(
     record. Returns all points of these methods, in their order. Where points fail, the others are
     tried before that is an error.
     """
+    methods = tunable(names)
+    plan, engine = Plan(Request(()), packs, [], config), engine or Local()
+    grid = GridFolder(out)
+    search = _Search(plan, grid, engine, resources or engines.Resources(), report)
+    grid.note(command, packs, engine.device)
+    return search.all(methods)
+
+
+def tunable(names: Sequence[str]) -> list[Method]:
+    """Look methods up, all by default, and refuse those that have no grid."""
     methods = find_methods(names)
     if names and (fixed := [method.name for method in methods if not method.grid]):
         tunable = [method.name for method in find_methods() if method.grid]
         raise PolyshotError(
             f"There is nothing to tune in {join_names(fixed)}, only in {join_names(tunable, 20)}."
         )
-    methods = [method for method in methods if method.grid]
-    grid, engine = GridFolder(out), engine or Local()
-    plan = Plan(Request(()), packs, [], config)
-    search = _Search(plan, grid, engine, resources or engines.Resources(), report)
-    grid.note(command, packs, engine.device)
-    return search.all(methods)
+    return [method for method in methods if method.grid]
 
 
 class _Search:
