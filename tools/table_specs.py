@@ -137,22 +137,6 @@ def fewer_sources(protocol: str, seen: bool) -> Grid:
     return Grid(rows, FEWER_LINES, {**BUDGET, **FIVE_SHOTS})
 
 
-def first_pools(run: str) -> Grid:
-    """Make a table of one of the first trainings, domain by domain."""
-    lines: dict[str, Filter] = {
-        f"{name}, {'unseen' if name == 'dtd' else 'seen'}": {"target": name}
-        for name in sorted((*SEEN, "dtd"))
-    }
-    columns = {
-        f"{method}{more}": {"method": method, "adaptation": adaptation}
-        for adaptation, more in (("none", ""), ("head", " + head"))
-        for method in ("base", "select", "average")
-    }
-    rows = {"table": "pools", "run": run}
-    lines["average, seen"] = {"seen": True}
-    return Grid(rows, lines, columns, show="both", bold="", corner="target")
-
-
 def choices(run: str, lines: Mapping[str, Filter], left_out: str) -> Grid:
     """Make a table of what was tried on validation classes."""
     plain: dict[str, Filter] = {
@@ -421,9 +405,6 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
         against=read_after("10"),
         corner="validation classes, 5-shot, 8 episodes each",
     ),
-    "pools-strong": first_pools("pools-strong"),
-    "pools-paper": first_pools("pools-paper"),
-    "pools-channel": first_pools("pools-channel"),
     "rivals-seen": Grid(
         {"table": "rivals", "run": "rivals", "protocol": "seen"},
         {
