@@ -120,6 +120,8 @@ RULE_LINES: Mapping[str, Filter] = {
     "auto + pa, as it was then": {"method": "auto", "adaptation": "pa"},
 }
 LEFT_OUT = ("gtsrb", "cars", "plankton", "dtd")
+SHIPPED = "src/polyshot/pools/default; five"
+"""The note of rows of the pool that ships."""
 SIX = ("actions", "cars", "cifar100", "flowers", "gtsrb", "plankton")
 SEEN = ("actions", "cars", "cifar100", "flowers", "gtsrb", "imagenet", "omniglot", "plankton")
 
@@ -260,7 +262,7 @@ def read_after(updates: str) -> Filter:
 
 def centred(much: str) -> Filter:
     """Find what was tried of single images less what a source's have in common."""
-    return {"note": f"src/polyshot/pools/default; five; centre_single={much}"}
+    return {"note": f"{SHIPPED}; centre_single={much}"}
 
 
 def learned_with(augmentation: str) -> Filter:
@@ -469,6 +471,19 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
         bold="",
         against=learned_with("weak"),
         corner="`auto`, validation classes, 300 episodes each",
+    ),
+    "choose-mixed": Grid(
+        {"table": "choices", "run": "choose-mixed", "shot": 20},
+        {
+            "all members, answers weighed (`full`)": {"method": "auto", "note": SHIPPED},
+            "all members, answers alike": {"method": "average"},
+            "mixed into one network (`fast`)": {"note": f"{SHIPPED}; one_network"},
+            "the base alone": {"method": "base"},
+        },
+        {name: {"target": name} for name in SIX} | {"mean": {}},
+        bold="",
+        against={"method": "auto", "note": SHIPPED},
+        corner="ridge, validation classes, 20-shot, 100 episodes each",
     ),
     "choose-validation": choices(
         "choose-validation",
