@@ -480,7 +480,8 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
             "mixed into one network (`fast`)": {"note": f"{SHIPPED}; one_network"},
             "the base alone": {"method": "base"},
         },
-        {name: {"target": name} for name in SIX} | {"mean": {}},
+        {name: {"target": name} for name in SIX}
+        | {"mean": {}, "dtd, test": {"table": "default_pool", "run": "one-network"}},
         bold="",
         against={"method": "auto", "note": SHIPPED},
         corner="ridge, validation classes, 20-shot, 100 episodes each",

@@ -80,9 +80,9 @@ def tunable(names: Sequence[str]) -> list[Method]:
     """Look methods up, all by default, and refuse those that have no grid."""
     methods = find_methods(names)
     if names and (fixed := [method.name for method in methods if not method.grid]):
-        tunable = [method.name for method in find_methods() if method.grid]
+        known = [method.name for method in find_methods() if method.grid]
         raise PolyshotError(
-            f"There is nothing to tune in {join_names(fixed)}, only in {join_names(tunable, 20)}."
+            f"There is nothing to tune in {join_names(fixed)}, only in {join_names(known, 20)}."
         )
     return [method for method in methods if method.grid]
 
