@@ -89,6 +89,16 @@ def test_gradients_are_those_of_each_task_alone(
         assert_near(one, other, 1e-8)
 
 
+def test_every_convolution_of_our_network_is_one_product_for_all_tasks() -> None:
+    base = random_base(ResNetConfig(width=4))
+    images = torch.randn(3, 2, 3, 32, 32)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        embed_tasks(base, task_kernels(base, 3), images, patches=True)
+    counts = {event.key: event.count for event in seen.key_averages()}
+    assert counts["aten::bmm"] == len(layers_of(base))
+    assert "aten::conv2d" not in counts  # one launch a task
+
+
 def test_kernels_start_as_the_bases_and_gradients_flow_back_into_it() -> None:
     base = random_base(ResNetConfig(width=4, stem="small/2"))
     images = torch.randn(3, 2, 3, 16, 16)

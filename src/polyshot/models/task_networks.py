@@ -19,6 +19,7 @@ from torch.func import functional_call
 
 from polyshot.models.backbone import Site, affine, layers_of, walk_through
 from polyshot.models.passes import Act
+from polyshot.models.resnet import Pointwise
 
 Kernels = Mapping[str, Tensor]
 """By the layers' names: [E, outputs, k, k, inputs] of a convolution, [E, outputs, inputs] else."""
@@ -87,7 +88,9 @@ class KernelAct(Act):
 
 def _convolve(x: Tensor, kernel: Tensor, layer: nn.Conv2d, patches: bool) -> Tensor:
     if not (patches and _cuts(layer)):
-        return torch.stack([_plain(x[task], kernel[task], layer) for task in range(len(kernel))])
+        # Unbound, not indexed: the gradient of each x[task] would be as large as all of x.
+        each = zip(x.unbind(), kernel.unbind(), strict=True)
+        return torch.stack([_plain(images, own, layer) for images, own in each])
     if torch.is_autocast_enabled(x.device.type):
         kind = torch.get_autocast_dtype(x.device.type)
         x, kernel = x.to(kind), kernel.to(kind)
@@ -101,7 +104,8 @@ def _cuts(layer: nn.Conv2d) -> bool:
     square = layer.kernel_size == (side, side) and layer.stride[0] == layer.stride[1]
     centred = side % 2 == 1 and layer.padding == (side // 2, side // 2)
     usual = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
-    return square and centred and usual and type(layer) is nn.Conv2d
+    # Others may compute something else, as convolutions that pad by the image's size.
+    return square and centred and usual and type(layer) in (nn.Conv2d, Pointwise)
 
 
 def _plain(x: Tensor, kernel: Tensor, layer: nn.Conv2d) -> Tensor:
