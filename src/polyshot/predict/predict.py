@@ -263,12 +263,12 @@ class FittedTasks:
         shares = shares.to(queries.query.device)
         for (member, centred), (network, rows, classifiers) in self.members.items():
             scores = classifiers.scores(queries.query_of(network, rows))
-            places = torch.arange(self.tasks, device=scores.device) if rows is None else rows
             likely: Tensor | None = None
             for i, mixes in enumerate(self.mixes):
                 if i in self.blends or not self._asks[i][member] or self.centred[i] != centred:
                     continue
-                own = shares[i, places, member].to(scores)  # [rows]
+                own = shares[i, :, member] if rows is None else shares[i, rows, member]
+                own = own.to(scores)  # [rows]
                 part = scores
                 if mixes == "probabilities":
                     if likely is None:
@@ -314,8 +314,10 @@ class FittedTasks:
 
 def _factor(pool: Pool, tasks: Tasks, adaptation: str) -> Tensor | None:
     """Say how sure answers may be that an adaptation on embeddings gives: ``[E]``, or as it is."""
+    if adaptation in UNTEMPERED:
+        return None
     factor = inverse_temperature(pool, tasks.shots)
-    return None if adaptation in UNTEMPERED or bool((factor == 1).all()) else factor
+    return None if bool((factor == 1).all()) else factor
 
 
 def inverse_temperature(pool: Pool, shots: Tensor) -> Tensor:

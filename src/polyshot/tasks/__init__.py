@@ -142,7 +142,12 @@ class Tasks(Queries):
 
     @property
     def shots(self) -> Tensor:
-        """How many images a class of each task has, on average: float ``[E]``."""
+        """How many images a class of each task has, on average: float ``[E]``.
+
+        On the CPU where shots are even: nobody waits for a GPU to know them.
+        """
+        if self.mask is None:
+            return torch.full((len(self),), float(self.shot))
         return self.present.sum(-1).to(torch.get_default_dtype()).mean(-1)
 
     @property
