@@ -284,13 +284,13 @@ class Trainings:
             rows.append([f"{shot}-shot, base + prototypes", *texts, whole])
             for label, sides in self.leads.items():
                 gap = lead(store, {**ALL, "shot": shot}, "seen", *sides)
-                assert gap is not None
-                by_seed = dict(gap.by_training)
+                by_seed = dict(gap.by_training) if gap else {}
                 texts = [
                     signed(by_seed[seed]) if seed in by_seed else MISSING
                     for seed, _ in sorted(mean.by_training)
                 ]
-                rows.append([f"{shot}-shot, {label}", *texts, gap_text(gap)])
+                whole = MISSING if gap is None else gap_text(gap)
+                rows.append([f"{shot}-shot, {label}", *texts, whole])
         seeds = [f"seed {seed}" for seed, _ in sorted(mean.by_training)]
         return markdown(["", *seeds, "all"], rows)
 
@@ -456,12 +456,10 @@ def _versus(ours: str, protocol: str, words: str, *rivals: str, **names: str) ->
 
 RIVALS = ("finetune", "protonet", "feat", "protomaml", "simple-avg")
 SEEN = ("actions", "cars", "cifar100", "flowers", "gtsrb", "imagenet", "omniglot", "plankton")
-BEFORE = "`paper` as it was before"
 RUNS: Mapping[str, Filter] = {
     "ours, `paper`": ALL,
     "the same, one shot": {**ALL, "shot": 1},
-    BEFORE: {"table": "rivals", "run": "rivals-paper", "part": "test"},
-    "`strong`": {"table": "rivals", "run": "rivals", "part": "test"},
+    "`strong`": {"table": "rivals", "run": "strong", "part": "test"},
 }
 PAPER_TABLES: Mapping[str, Any] = {
     "paper-seen": Beside("seen", None, "seen"),
@@ -528,8 +526,7 @@ PAPER_TABLES: Mapping[str, Any] = {
     "paper-selected": Selected(
         {
             **{
-                f"{NAMES[method]}, {label}": {"run": run, "protocol": "seen", "method": method}
-                for label, run in (("`paper`", "paper"), (BEFORE, "rivals-paper"))
+                f"{NAMES[method]}, `paper`": {"run": "paper", "protocol": "seen", "method": method}
                 for method in ("select", "select-channel")
             },
             **{
@@ -545,7 +542,7 @@ PAPER_TABLES: Mapping[str, Any] = {
         },
         SEEN,
     ),
-    "paper-contributions": Members({"`paper`": "paper", "`strong`": "rivals"}),
+    "paper-contributions": Members({"`paper`": "paper"}),
     "paper-sizes": Sizes(),
     "paper-joint": Joint(),
 }

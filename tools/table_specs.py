@@ -62,7 +62,7 @@ class Tried:
 class Added:
     """Domains that were added to a pool, under some rules."""
 
-    table: str
+    rows: Filter
     domains: tuple[str, ...]
     rules: tuple[str, ...]
     head: tuple[str, ...]
@@ -88,55 +88,16 @@ def methods(*names: str, **labels: str) -> dict[str, Filter]:
 
 
 PAPER_NAMES = {"select": "select (DoS)", "average": "average (DoA)"}
-RIVALS = (
-    "base",
-    "finetune",
-    "finetune-all",
-    "protonet",
-    "simple-avg",
-    "feat",
-    "protomaml",
-    "tadam",
-)
-OURS = ("select", "average")
-CHANNEL = ("select-channel", "average-channel")
-UNSEEN_LINES: Mapping[str, Filter] = {
-    **methods(*RIVALS, *OURS, **PAPER_NAMES),
-    "protomaml": {
-        "method": "protomaml",
-        "adaptation": PLAIN_OR_HEAD,
-        "run": ("rivals", "slow-left-out"),
-    },
-}
-FEWER_LINES = methods(
-    "base", "finetune", "protonet", "simple-avg", "feat", "protomaml", "tadam", *OURS, **PAPER_NAMES
-)
+STRONG: Filter = {"table": "rivals", "run": "strong"}
+"""Every method of one training of `strong`, rivals with as many episodes as all modulators."""
+TRAININGS: Filter = {"table": "rivals", "run": ("strong-now", "strong")}
+"""The same with two more trainings, of which some methods were measured on seen domains."""
 RULES = ("auto", "select", "average", "base", "soft", "loo", "sum", "sur", "urt", "blend")
-RULE_LINES: Mapping[str, Filter] = {
-    **methods(
-        "base", "finetune-all", "select", "average", "soft", "loo", "sum", "sur", "urt", "blend"
-    ),
-    "auto, as it was then": {"method": "auto", "adaptation": PLAIN_OR_HEAD},
-    "auto + pa, as it was then": {"method": "auto", "adaptation": "pa"},
-}
 LEFT_OUT = ("gtsrb", "cars", "plankton", "dtd")
 SHIPPED = "src/polyshot/pools/default; five"
 """The note of rows of the pool that ships."""
 SIX = ("actions", "cars", "cifar100", "flowers", "gtsrb", "plankton")
 SEEN = ("actions", "cars", "cifar100", "flowers", "gtsrb", "imagenet", "omniglot", "plankton")
-
-
-def unseen(*targets: str) -> Grid:
-    """Make a table of rivals on domains that were left out."""
-    rows = {"table": "rivals", "run": "rivals", "protocol": "unseen", "target": targets}
-    # protomaml at gtsrb and plankton is of another training, beside the base of that one
-    return Grid(rows, UNSEEN_LINES, {**BUDGET, **SEEN_SHOTS})
-
-
-def fewer_sources(protocol: str, seen: bool) -> Grid:
-    """Make a table of trainings on the largest sources."""
-    rows = {"table": "rivals", "run": "rivals", "protocol": protocol, "seen": seen}
-    return Grid(rows, FEWER_LINES, {**BUDGET, **FIVE_SHOTS})
 
 
 def choices(run: str, lines: Mapping[str, Filter], left_out: str) -> Grid:
@@ -150,6 +111,20 @@ def choices(run: str, lines: Mapping[str, Filter], left_out: str) -> Grid:
     rows = {"table": "choices", "run": run, "shot": 5, "method": "auto"}
     columns = {"eight seen": {"seen": True}, left_out: {"seen": False}}
     return Grid(rows, plain | lines, columns, show="difference", bold="", digits=2, corner="5-shot")
+
+
+RIVAL_LINES: Mapping[str, Filter] = {
+    **methods("base", "finetune", "finetune-all", "feat", "tadam", "select", "average", "auto",
+              **PAPER_NAMES),
+    "base + tsa": {"method": "base", "adaptation": "tsa"},
+    "auto + tsa": {"method": "auto", "adaptation": "tsa"},
+}  # fmt: skip
+
+
+def rivals(protocol: str, *targets: str) -> Grid:
+    """Make a table of every method of the training `strong`."""
+    rows = {**STRONG, "protocol": protocol, **({"target": targets} if targets else {})}
+    return Grid(rows, RIVAL_LINES, {**BUDGET, **SEEN_SHOTS})
 
 
 def tsa(**settings: float) -> Filter:
@@ -171,24 +146,9 @@ SEEDS_COLUMNS: Mapping[str, Filter] = {
 }
 
 
-def rival(method: str, run: str = "rivals", **more: Any) -> Filter:
-    """Filter a rival for a table of three seeds."""
-    return {"table": "rivals", "run": run, "method": method, **more}
-
-
-def seeds(protocol: str, rivals: Mapping[str, Filter], **rows: Any) -> Grid:
-    """Make a table of three seeds, with rivals of one; these stand at one shot without a head."""
-    unadapted = {
-        (line, "1-shot"): {"adaptation": "none"}
-        for line, own in rivals.items()
-        if "adaptation" not in own
-    }
-    return Grid(
-        {"table": "seeds", "protocol": protocol, **rows},
-        {**SEEDS, **rivals},
-        SEEDS_COLUMNS,
-        but=unadapted,
-    )
+def seeds(protocol: str, **rows: Any) -> Grid:
+    """Make a table of three seeds."""
+    return Grid({"table": "seeds", "protocol": protocol, **rows}, SEEDS, SEEDS_COLUMNS)
 
 
 def views(shot: int) -> dict[str, Filter]:
@@ -212,29 +172,26 @@ BASE_TSA: Filter = {
     "adaptation": "tsa",
     "against": {"table": "seeds"},
 }
-FOUR, THREE = "four unseen domains", "three of them, without gtsrb"
 README_LINES: Mapping[str, Filter] = {
-    "eight seen domains, new classes": {"protocol": "seen", "shot": 5},
-    FOUR: {"protocol": "unseen", "shot": 5, "target": LEFT_OUT},
-    THREE: {"protocol": "unseen", "shot": 5, "target": LEFT_OUT[1:]},
+    "eight seen domains, new classes": {"protocol": "seen"},
+    "four unseen domains": {"protocol": "unseen"},
+    "three of them, without gtsrb": {"protocol": "unseen", "target": LEFT_OUT[1:]},
     "three domains added later": {
-        "table": "added",
-        "run": "added",
         "protocol": "added",
         "grown_by_target": True,
         "against": {"seen": False, "target": LEFT_OUT[:3]},
     },
 }
 README_COLUMNS: Mapping[str, Filter] = {
-    "base + prototypes": {"table": "seeds", "method": "base"},
-    "select (DoS)": {"table": "seeds", "method": "select"},
-    "average (DoA)": {"table": "seeds", "method": "average"},
-    "auto": {"table": "seeds", "method": "auto", "adaptation": "none"},
-    "auto + tsa, the default": {"table": "seeds", "method": "auto", "adaptation": "tsa"},
-    "base + tsa": {"table": "rules", "run": "rules", "method": "base", "adaptation": "tsa"},
-    "FEAT*": rival("feat", adaptation="head"),
-    "TADAM": rival("tadam", adaptation="head"),
-    "fine-tune every layer": rival("finetune-all"),
+    "base + prototypes": BASE,
+    "select (DoS)": {"method": "select", "adaptation": "none"},
+    "average (DoA)": {"method": "average", "adaptation": "none"},
+    "auto": {"method": "auto", "adaptation": "none"},
+    "auto + tsa, the default": {"method": "auto", "adaptation": "tsa"},
+    "base + tsa": {"method": "base", "adaptation": "tsa"},
+    "FEAT*": {"method": "feat", "adaptation": "head"},
+    "TADAM": {"method": "tadam", "adaptation": "head"},
+    "fine-tune every layer": {"method": "finetune-all"},
 }
 
 
@@ -283,15 +240,13 @@ PAPER_COLUMNS = {
 }
 TABLES: Mapping[str, Grid | Tried | Added] = {
     "readme": Grid(
-        {},
+        {**TRAININGS, "shot": 5},
         README_LINES,
         README_COLUMNS,
         bold="lines",
-        corner="5-way 5-shot, real images, 600 episodes each",
+        corner="5-way 5-shot, real images",
         pair=("run", "target", "train_seed", "shot", "protocol", "part"),
         but={
-            ("eight seen domains, new classes", "fine-tune every layer"): {"run": "slow"},
-            **dict.fromkeys([(FOUR, "base + tsa"), (THREE, "base + tsa")], BASE_TSA),
             ("three domains added later", "base + prototypes"): {
                 "grown_by_target": False,
                 "seen": False,
@@ -320,7 +275,7 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
         missing="not measured",
     ),
     "backbones": Grid(
-        {"table": "backbones", "run": ("backbones", "lite0", "lite0-power", "full")},
+        {"table": "backbones", "run": ("backbones", "lite0", "lite0-power", "full", "full-20")},
         {
             "ours, left out": {"note": "left-out"},
             "Lite0": {"note": "efficientnet-lite0", "adaptation": "ridge"},
@@ -407,40 +362,25 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
         against=read_after("10"),
         corner="validation classes, 5-shot, 8 episodes each",
     ),
-    "rivals-seen": Grid(
-        {"table": "rivals", "run": "rivals", "protocol": "seen"},
+    "rivals-seen": rivals("seen"),
+    "rivals-unseen": rivals("unseen", *LEFT_OUT),
+    "rivals-unseen-three": rivals("unseen", *LEFT_OUT[1:]),
+    **{f"rivals-{name}": rivals("unseen", name) for name in LEFT_OUT},
+    "rivals-trainings": Grid(
+        {**TRAININGS, "protocol": "seen", "adaptation": "none"},
         {
-            **methods(*RIVALS, *OURS, *CHANNEL, **PAPER_NAMES, finetune_all="finetune-all †",
-                      protomaml="protomaml †"),
-            "finetune-all †": {"method": "finetune-all", "run": "slow"},
-            "protomaml †": {"method": "protomaml", "run": "slow"},
+            PAPER_NAMES.get(name, name): {"method": name}
+            for name in ("base", "feat", "select", "average", "auto")
         },
-        {**BUDGET, **SEEN_SHOTS},
-    ),
-    "rivals-seen-paper": Grid(
-        {"table": "rivals", "run": "rivals-paper", "protocol": "seen"},
-        methods(*RIVALS, *OURS, *CHANNEL, **PAPER_NAMES),
-        {**BUDGET, **SEEN_SHOTS},
-    ),
-    "rivals-budget": Grid(
-        {"table": "rivals", "run": "strong-now", "train_seed": 1, "protocol": "seen"},
         {
-            **methods("base", "feat", "select", "auto", **PAPER_NAMES),
-            "protonet †": {"method": "protonet", "run": "rivals-budget", "train_seed": 0},
+            f"{shot}-shot, {label}": {"shot": shot, **own}
+            for shot in (5, 1)
+            for label, own in (
+                *((f"seed {n}", {"train_seed": n, "show": "plain gain"}) for n in (0, 1, 2)),
+                ("all", {}),
+            )
         },
-        {**BUDGET, "5-shot": SEEN_SHOTS["5-shot"], "1-shot": SEEN_SHOTS["1-shot"]},
     ),
-    "strong-now": Grid(
-        {"table": "rivals", "run": "strong-now", "protocol": "seen"},
-        methods("base", "select", "auto", **PAPER_NAMES),
-        {"5-shot": SEEN_SHOTS["5-shot"], "1-shot": SEEN_SHOTS["1-shot"]},
-    ),
-    "rivals-unseen": unseen("gtsrb", "cars", "plankton", "flowers", "dtd"),
-    **{f"rivals-{name}": unseen(name) for name in ("gtsrb", "cars", "plankton", "flowers", "dtd")},
-    "two-sources": fewer_sources("sources-2", True),
-    "two-sources-others": fewer_sources("sources-2", False),
-    "four-sources": fewer_sources("sources-4", True),
-    "four-sources-others": fewer_sources("sources-4", False),
     "choose-centre": Grid(
         {"table": "choices", "run": "choose-centre", "shot": 1},
         {"nothing is taken": centred("0"), "half": centred("0.5"), "all": centred("1.0")},
@@ -578,42 +518,8 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
         {name: {"adaptation": name} for name in ("none", "head", "pa", "tsa")},
         show="cost",
     ),
-    "rules-seen": Grid(
-        {"table": "rivals", "run": "rivals", "protocol": "seen"}, RULE_LINES, SEEN_SHOTS
-    ),
-    "rules-unseen": Grid(
-        {
-            "table": "rivals",
-            "run": "rivals",
-            "protocol": "unseen",
-            "target": ("gtsrb", "cars", "dtd"),
-        },
-        RULE_LINES,
-        SEEN_SHOTS,
-    ),
-    "seeds-seen": seeds(
-        "seen",
-        {
-            r"*rivals, one seed, of [this page](rivals.md):* FEAT\*": rival("feat"),
-            "TADAM": rival("tadam"),
-            "ProtoNet": rival("protonet"),
-            "Fine-tune, every layer": rival("finetune-all", "slow"),
-            "Fine-tune": rival("finetune"),
-            "ProtoMAML": rival("protomaml", "slow"),
-            "Simple-Avg": rival("simple-avg"),
-        },
-    ),
-    "seeds-unseen": seeds(
-        "unseen",
-        {
-            "*rivals, one seed:* Fine-tune, every layer": rival("finetune-all"),
-            "base + head": rival("base", adaptation="head"),
-            "TADAM": rival("tadam"),
-            "ProtoNet": rival("protonet"),
-            r"FEAT\*": rival("feat"),
-        },
-        target=LEFT_OUT,
-    ),
+    "seeds-seen": seeds("seen"),
+    "seeds-unseen": seeds("unseen", target=LEFT_OUT),
     "seeds-domains": Grid(
         {"table": "seeds"},
         DOMAINS,
@@ -648,7 +554,7 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
         bold="",
     ),
     "added": Added(
-        "added",
+        {**STRONG, "shot": 5, "adaptation": "none"},
         ("gtsrb", "cars", "plankton"),
         ("select", "auto"),
         ("added", "rule", "base without it", "pool before", "after", "with it from the start",
@@ -712,20 +618,6 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
         bold="",
         against={"run": "views-one"},
         pair=tuple(name for name in PAIR if name != "run"),
-    ),
-    "rounding": Grid(
-        {
-            "table": "default_pool",
-            "run": "default-pool-first",
-            "method": ("base", "select", "average"),
-        },
-        {"five shots": {"shot": 5}, "one shot": {"shot": 1}, "both": {}},
-        {"shipped less trained": {}},
-        show="difference",
-        bold="",
-        digits=2,
-        against={"table": "rivals", "run": "rivals", "sources": list(SEEN)},
-        pair=("target", "method", "adaptation", "shot"),
     ),
     "meta-dataset": Grid(
         {"table": "meta_dataset"},

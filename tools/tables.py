@@ -283,28 +283,12 @@ def sameness(results: Sequence[Result]) -> str:
 
 def budget(results: Sequence[Result]) -> str:
     """Write how many episodes a method was trained with, after the base."""
-    counts = sorted({_training_episodes(result) for result in results})
+    counts = sorted({result.training_episodes or 0 for result in results})
     if counts == [0]:
         return "none"
     return " to ".join(dict.fromkeys(f"{count:,}" for count in (counts[0], counts[-1])))
 
 
-def _training_episodes(result: Result) -> int:
-    """Count the episodes, also of rows that were measured before they were noted.
-
-    Then a modulator and a rival had 400 updates of 10 episodes each, networks from random weights
-    2.5 times as many.
-    """
-    if result.training_episodes is not None:
-        return result.training_episodes
-    if result.method in ("base", *LEARN_ANYWAY):
-        return 0
-    once, sources = 4000, len(result.sources)
-    shares = {"simple-avg": 2.5 * sources, **dict.fromkeys(BUDGETED_ONCE, 1)}
-    return round(once * shares.get(result.method, sources))
-
-
-BUDGETED_ONCE = ("protonet", "feat", "protomaml", "tadam")
 PLAIN: Mapping[str, Callable[[Sequence[Result]], str]] = {
     "budget": budget,
     "calibration": calibration,
@@ -354,7 +338,7 @@ class _Growth:
 
     def __init__(self, store: Store, spec: Added, rule: str, domain: str) -> None:
         def find(**wanted: object) -> list[Result]:
-            return store.find({"table": spec.table, "method": rule, "protocol": "added", **wanted})
+            return store.find({**spec.rows, "method": rule, "protocol": "added", **wanted})
 
         after = find(added=domain)
         sources = set(after[0].sources) - {domain}
