@@ -100,19 +100,6 @@ SIX = ("actions", "cars", "cifar100", "flowers", "gtsrb", "plankton")
 SEEN = ("actions", "cars", "cifar100", "flowers", "gtsrb", "imagenet", "omniglot", "plankton")
 
 
-def choices(run: str, lines: Mapping[str, Filter], left_out: str) -> Grid:
-    """Make a table of what was tried on validation classes."""
-    plain: dict[str, Filter] = {
-        "select": {"method": "select", "adaptation": "none"},
-        "average": {"method": "average", "adaptation": "none"},
-        "auto": {"method": "auto", "adaptation": "none"},
-        "auto + head": {"method": "auto", "adaptation": "head"},
-    }
-    rows = {"table": "choices", "run": run, "shot": 5, "method": "auto"}
-    columns = {"eight seen": {"seen": True}, left_out: {"seen": False}}
-    return Grid(rows, plain | lines, columns, show="difference", bold="", digits=2, corner="5-shot")
-
-
 RIVAL_LINES: Mapping[str, Filter] = {
     **methods("base", "finetune", "finetune-all", "feat", "tadam", "select", "average", "auto",
               **PAPER_NAMES),
@@ -425,42 +412,6 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
         bold="",
         against={"method": "auto", "note": SHIPPED},
         corner="ridge, validation classes, 20-shot, 100 episodes each",
-    ),
-    "choose-validation": choices(
-        "choose-validation",
-        {
-            "auto + pa, rate 0.05": {"adaptation": "pa"},
-            "auto + tsa, rate 0.05, as its paper": tsa(rate=0.05, turns=0, share=1),
-            "the same, views in turn": tsa(rate=0.05, turns=1, share=1),
-            "rate 0.5, whole images": tsa(rate=0.5, turns=0, share=1),
-            "rate 0.5, views in turn": tsa(rate=0.5, turns=1, share=1),
-            "rate 0.5, views in turn, share 0.5": tsa(rate=0.5, turns=1, share=0.5),
-            "**rate 0.5, views in turn, share 0.3**": tsa(rate=0.5, turns=1, share=0.3),
-            "rate 0.1, views in turn, share 0.3": tsa(rate=0.1, turns=1, share=0.3),
-            "finetune-all (as tuned)": {"method": "finetune-all"},
-        },
-        "two left out",
-    ),
-    "choose-crops": choices(
-        "choose-crops",
-        {
-            "auto + pa": {"adaptation": "pa"},
-            "auto + tsa, rate 0.1, views in turn": tsa(rate=0.1, turns=1, crops=0, share=0.3),
-            "rate 0.1, crops in turn": tsa(rate=0.1, turns=0, crops=1, share=0.3),
-            "rate 0.5, views in turn": tsa(rate=0.5, turns=1, crops=0, share=0.3),
-            "rate 0.5, crops in turn": tsa(rate=0.5, turns=0, crops=1, share=0.3),
-        },
-        "three left out",
-    ),
-    "choose-apart": choices(
-        "choose-apart",
-        {
-            "auto + tsa, rate 0.05, with itself": tsa(rate=0.05, apart=0, share=0.3),
-            "**rate 0.05, left out**": tsa(rate=0.05, apart=1, share=0.3),
-            "rate 0.5, with itself": tsa(rate=0.5, apart=0, share=0.3),
-            "**rate 0.5, left out**": tsa(rate=0.5, apart=1, share=0.3),
-        },
-        "three left out",
     ),
     "choose-elsewhere": Grid(
         {"table": "choices", "run": "choose-elsewhere", "shot": 5, "method": "auto"},
