@@ -3,7 +3,6 @@
 import json
 import logging
 import runpy
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -352,12 +351,3 @@ def test_a_file_that_answers_otherwise_is_not_written(
     said = refusal(lambda: classifier.export(tmp_path / "made.onnx"))
     assert "probabilities differ from PyTorch's by" in said and "nothing is written" in said
     assert list(tmp_path.iterdir()) == []
-
-
-def test_exporting_is_not_imported_with_the_classifier() -> None:
-    """The extra may be missing, and it takes seconds to import."""
-    import subprocess
-
-    code = "import sys, polyshot.classifier; print([n for n in sys.modules if 'onnx' in n])"
-    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "onnxruntime" not in child.stdout and "onnxscript" not in child.stdout
