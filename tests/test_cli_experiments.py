@@ -34,6 +34,7 @@ SMALL = {
     "selector.steps": 6,
     "selector.tasks": 8,
     "validation_episodes": 4,
+    "adaptation.steps": 20,
 }
 FAST = {
     "finetune.epochs": 5,

@@ -169,16 +169,6 @@ def test_a_function(tmp_path: Path) -> None:
     check(pool.classifier(adaptation="ridge").fit(*examples(2, 2, 2)), tmp_path)
 
 
-def test_a_saved_classifier_with_and_without_its_examples(tmp_path: Path) -> None:
-    classifier = RESNET.classifier("base", "ridge").fit(*examples(3, 3))
-    told = []
-    for kept in (True, False):
-        classifier.save(tmp_path / "saved", examples=kept)
-        told.append(FewShotClassifier.load(tmp_path / "saved").export(tmp_path / f"{kept}.onnx"))
-    assert [(one.images, one.of) for one in told] == [(6, "examples"), (20, "random images")]
-    assert (tmp_path / "True.onnx").read_bytes() == (tmp_path / "False.onnx").read_bytes()
-
-
 # --- what is in the file
 
 
@@ -256,14 +246,19 @@ def test_a_member_alone_is_stored_by_what_it_differs_from_its_base(tmp_path: Pat
 # --- the command
 
 
-def test_the_command(tmp_path: Path) -> None:
-    RESNET.classifier("base", "ridge").fit(*examples(2, 2, 2)).save(tmp_path / "colours.polyshot")
+def test_the_command_on_a_classifier_with_examples_and_one_without(tmp_path: Path) -> None:
+    classifier = RESNET.classifier("base", "ridge").fit(*examples(2, 2, 2))
+    classifier.save(tmp_path / "colours.polyshot")
     said = run_here("polyshot export colours.polyshot colours.onnx --half", tmp_path)
     first, second = said.splitlines()
     assert first.startswith("wrote colours.onnx: 3 classes, ")
     assert first.endswith(f"images uint8 [n, {SIZE}, {SIZE}, 3]")
     assert second.startswith("ONNX Runtime against PyTorch on 6 examples: probabilities differ by")
     assert ask(tmp_path / "colours.onnx", QUERIES)["probabilities"].shape == (len(QUERIES), 3)
+    classifier.save(tmp_path / "without", examples=False)
+    told = FewShotClassifier.load(tmp_path / "without").export(tmp_path / "without.onnx", half=True)
+    assert (told.images, told.of) == (20, "random images")
+    assert (tmp_path / "without.onnx").read_bytes() == (tmp_path / "colours.onnx").read_bytes()
 
 
 @pytest.mark.slow
