@@ -19,15 +19,17 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 LONGEST = (
-    *("methods/test_conformance.py", "engines/test_ray.py", "golden/test_golden.py"),
+    *("engines/test_ray.py", "golden/test_golden.py", "methods/test_conformance.py"),
     *("classifier/test_onnx.py", "test_cli_experiments.py", "test_cli_pool.py", "test_docs.py"),
-    *("training/test_parallel.py", "test_readme.py", "test_hostile.py", "test_tables.py"),
-    *("test_cli_pools.py", "experiments/test_runner.py", "classifier/test_steps.py"),
-    *("classifier/test_saved.py", "predict/test_tsa.py", "training/test_foreign.py"),
-    *("data/test_import.py", "test_outside.py", "predict/test_predict.py", "test_export_page.py"),
-    *("serving/test_kills.py", "test_backbone_conformance.py", "training/test_run.py"),
-    *("test_examples.py", "test_shipping.py", "classifier/test_classifier.py"),
-    *("serving/test_browser.py", "serving/test_page.py", "serving/test_access.py"),
+    *("test_cli_pools.py", "test_shipping.py", "experiments/test_runner.py", "test_readme.py"),
+    *("training/test_foreign.py", "data/test_import.py", "classifier/test_saved.py"),
+    *("predict/test_tsa.py", "training/test_parallel.py", "training/test_run.py"),
+    *("test_backbone_conformance.py", "classifier/test_classifier.py", "predict/test_predict.py"),
+    *("test_outside.py", "serving/test_page.py", "serving/test_access.py", "test_examples.py"),
+    *("test_hostile.py", "classifier/test_steps.py", "predict/test_none_of_these.py"),
+    *("engines/test_local.py", "test_cli.py", "test_tables.py", "serving/test_kills.py"),
+    *("serving/test_browser.py", "test_export_page.py", "experiments/test_added.py"),
+    *("experiments/test_parts.py", "serving/test_api.py", "serving/test_safety.py"),
 )
 """Files that take longest: at the end one would keep a single core busy."""
 

@@ -443,8 +443,9 @@ def with_base(config: Config, **changes: object) -> Config:
 
 
 LEARNED = replace(
-    with_base(TINY, steps=150, batch=64, learning_rate=0.05, warm_up=5, cool_down=1.0),
+    with_base(TINY, steps=90, batch=64, learning_rate=0.05, warm_up=5, cool_down=1.0),
     model=ResNetConfig(width=8, stem="small/2"),
+    adaptation=AdaptationConfig(steps=15, updates=4),
     validation_episodes=6,
 )
 """Its base tells colours apart."""

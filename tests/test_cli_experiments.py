@@ -34,6 +34,7 @@ SMALL = {
     "selector.steps": 6,
     "selector.tasks": 8,
     "validation_episodes": 4,
+    "adaptation.steps": 20,
 }
 FAST = {
     "finetune.epochs": 5,
@@ -187,7 +188,7 @@ def test_parameters_need_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_data_embedded_domains_are_drawn(tmp_path: Path) -> None:
+def test_without_data_embedded_domains_are_drawn(tmp_path: Path, few_are_drawn: None) -> None:
     command = ("reproduce", "unseen", "--methods", "base", "--targets", "plankton", "--no-adapt")
     words = options(None, tmp_path / "grid", "--episodes", 2, "--shots", 1)
     assert done(*command, *words).startswith("1 cells: 0 were there, 1 measured")

@@ -38,9 +38,19 @@ def loaded(classifier: FewShotClassifier, folder: Path) -> FewShotClassifier:
     return FewShotClassifier.load(folder / "c.polyshot")
 
 
-@pytest.mark.parametrize("adaptation", ["ridge", "tsa", "auto"])
-@pytest.mark.parametrize("rule", ["auto", "select", "blend"])
-@pytest.mark.parametrize("step", STEPS)
+SAVED_RULES, SAVED_ADAPTATIONS = ("auto", "select", "blend"), ("ridge", "tsa", "auto")
+
+
+EVERY_SAVED_STEP = [
+    pytest.param(step, rule, adaptation, marks=[pytest.mark.slow] if (s + r + a) % 3 else [])
+    for s, step in enumerate(STEPS)
+    for r, rule in enumerate(SAVED_RULES)
+    for a, adaptation in enumerate(SAVED_ADAPTATIONS)
+]
+"""Any two of them together; `make slow` has all three with one another."""
+
+
+@pytest.mark.parametrize(("step", "rule", "adaptation"), EVERY_SAVED_STEP)
 def test_a_saved_one_goes_on_as_if_it_had_not_been(
     step: str, rule: str, adaptation: str, tmp_path: Path
 ) -> None:

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -331,11 +330,6 @@ def test_the_cluster_file_of_the_documentation_is_one_that_ray_takes() -> None:
     page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text("utf-8")
     (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     validate_config(prepare_config(yaml.safe_load(text)))
-
-
-def test_nobody_pays_for_ray_who_does_not_ask_for_it() -> None:
-    look = "import sys, polyshot.cli, polyshot.engines; assert 'ray' not in sys.modules"
-    subprocess.run([sys.executable, "-c", look], check=True, timeout=120)
 
 
 def test_without_the_extra_one_line_says_how_to_install_it(

@@ -1,7 +1,6 @@
 """Backbones by name: EfficientNet-Lite0, and names that are none."""
 
 import importlib.machinery
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,14 +102,3 @@ def test_lite2_is_loaded_and_kept_by_its_name(tmp_path: Path) -> None:
     classifier.fit(images, [0, 0, 1, 1]).save(tmp_path / "kept")
     again = FewShotClassifier.load(tmp_path / "kept")
     assert np.array_equal(again.predict_proba(images), classifier.predict_proba(images))
-
-
-def test_no_library_is_imported_before_it_is_asked_for() -> None:
-    import subprocess
-
-    code = "import polyshot.models.loaders, sys; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    libraries = {"transformers", "timm", "torchvision", "huggingface_hub"}
-    assert not libraries & set(loaded.stdout.split())

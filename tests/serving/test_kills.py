@@ -3,8 +3,6 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -12,9 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from polyshot.errors import PolyshotError
+from polyshot.serving.run import serve
 from tests.helpers import coloured
 
-from .conftest import ROOT, SERVER, encoded, forked, note, process
+from .conftest import encoded, forked, make, note, process
 
 GONE = "gone"
 COLOURS = ("red", "green", "blue")
@@ -178,14 +178,8 @@ def test_sigterm_finishes_what_runs(tmp_path: Path) -> None:
         assert httpx.post(f"{path}/fit").status_code == 202
         child.send_signal(signal.SIGTERM)
         assert child.wait(60) in (0, -signal.SIGTERM)
-    with process(tmp_path / "folder") as (_, address):
+    with forked(tmp_path / "folder") as (_, address):
         about = httpx.get(f"{address}api/projects/{project}").json()
         assert about["fitted"]["version"] == about["version"]
-        second = subprocess.run(
-            [sys.executable, "-c", SERVER, str(tmp_path / "folder")],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=ROOT,
-        )
-        assert "Another polyshot serve uses" in second.stderr
+        with pytest.raises(PolyshotError, match="Another polyshot serve uses"):
+            serve(tmp_path / "folder", make, "127.0.0.1", 0, None, None, print)

@@ -6,6 +6,7 @@ side length that networks want.
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -88,14 +89,17 @@ class Looked(Queries):
     graph: Graph
     made: dict[nn.Module, Tensor] = field(default_factory=dict)
 
+    @cached_property
+    def pixels_viewed(self) -> Tensor:
+        """All views of all images as one batch, which every network gets."""
+        return torch.cat([apply_view(self.pixels, view) for view in VIEWS[self.table.views]])
+
     def query_of(self, network: Network, rows: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """Embed the images over the views, which are one batch: raw ``[1, n, d]``."""
         own = self.graph.ready(network)
         if own not in self.made:
-            views = VIEWS[self.table.views]
-            every = torch.cat([apply_view(self.pixels, view) for view in views])
-            flat = embed(own, every)
-            self.made[own] = flat.view(len(views), -1, flat.shape[-1]).mean(0, keepdim=True)
+            flat, views = embed(own, self.pixels_viewed), len(VIEWS[self.table.views])
+            self.made[own] = flat.view(views, -1, flat.shape[-1]).mean(0, keepdim=True)
         return self.made[own]
 
     def of_task(self, row: Tensor) -> Queries:  # noqa: ARG002 (the only task)
