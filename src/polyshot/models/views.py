@@ -70,8 +70,10 @@ def apply_view(images: Tensor, view: View) -> Tensor:
     flat = images.flatten(0, -4)
     side, room = view.side, 1 - view.side
     rows = [[side, 0.0, view.right * room], [0.0, side, view.down * room]]
-    affine = torch.tensor(rows, device=flat.device).expand(flat.shape[0], 2, 3)
-    grid = F.affine_grid(affine, list(flat.shape), align_corners=False)
+    affine = torch.tensor([rows], device=flat.device)
+    # Where each pixel lies is computed once: it is the same place in every image.
+    grid = F.affine_grid(affine, [1, *flat.shape[1:]], align_corners=False)
+    grid = grid.expand(flat.shape[0], -1, -1, -1)
     moved = F.grid_sample(flat, grid, padding_mode="reflection", align_corners=False)
     return moved.view(images.shape)
 
