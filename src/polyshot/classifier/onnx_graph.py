@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from polyshot.classifier.answering import Answering, networks_of
-from polyshot.models.views import VIEWS, apply_view, normalise
+from polyshot.models.views import normalise
 from polyshot.tasks import Network, Queries, Table, embed, for_prediction
 
 IMAGES, PROBABILITIES, IS_NONE, NEARNESS = "images", "probabilities", "none", "nearness"
@@ -92,10 +92,8 @@ class Looked(Queries):
         """Embed the images over the views, which are one batch: raw ``[1, n, d]``."""
         own = self.graph.ready(network)
         if own not in self.made:
-            views = VIEWS[self.table.views]
-            every = torch.cat([apply_view(self.pixels, view) for view in views])
-            flat = embed(own, every)
-            self.made[own] = flat.view(len(views), -1, flat.shape[-1]).mean(0, keepdim=True)
+            made = embed(own, self.pixels, self.table.views, together=True)
+            self.made[own] = made.unsqueeze(0)
         return self.made[own]
 
     def of_task(self, row: Tensor) -> Queries:  # noqa: ARG002 (the only task)
