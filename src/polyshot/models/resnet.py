@@ -97,7 +97,8 @@ class Block(nn.Module):
         """Run the block."""
         y = torch.relu(self.bn1(self.conv1(x)))
         y = self.bn2(self.conv2(y))
-        return torch.relu(y + self.downsample(x))
+        total: Tensor = y + self.downsample(x)
+        return total.relu_()
 
 
 class ResNet(nn.Module):
