@@ -23,6 +23,7 @@ from polyshot.errors import PolyshotError
 from polyshot.models.heads import Metric
 from polyshot.models.resnet import ResNet
 from polyshot.models.views import Views
+from polyshot.predict import own_networks
 from polyshot.predict.predict import predict_tasks
 from polyshot.predict.rules import rule as find_rule
 from polyshot.tasks import Table, Tasks
@@ -274,6 +275,25 @@ def test_a_network_of_the_tasks_own_costs_one_pass(passes: list[int]) -> None:
         passes.clear()
         classifier.predict(images[:3])
         assert passes == [3]
+
+
+def test_all_views_of_some_images_are_one_pass(passes: list[int]) -> None:
+    images, labels = examples(3, 2, 2)
+    pool = replace(POOL, views="five")
+    classifier = pool.classifier("blend", "ridge", batch=10).fit(images, labels)
+    passes.clear()
+    classifier.predict(images[:5])
+    assert passes == [10, 10, 5]
+
+
+@pytest.mark.parametrize(("rule", "adaptation"), [("blend", "ridge"), ("auto", "tsa")])
+def test_the_first_query_waits_for_no_network(
+    rule: str, adaptation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, labels = examples(3, 2, 2)
+    classifier = POOL.classifier(rule, adaptation).fit(images, labels)
+    monkeypatch.delattr(own_networks, "fold_task")  # whoever asks for it fails
+    classifier.predict(images[:3])
 
 
 def test_auto_is_what_a_user_gets() -> None:

@@ -48,6 +48,7 @@ def test_the_mean_over_the_views_counts(name: Views) -> None:
 
     expected = torch.stack([embed(apply_view(images, view)) for view in VIEWS[name]]).mean(0)
     torch.testing.assert_close(over_views(embed, images, name), expected)
+    torch.testing.assert_close(over_views(embed, images, name, together=True), expected)
 
 
 def test_bytes_and_floats_are_normalised_alike() -> None:

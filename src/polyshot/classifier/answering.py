@@ -246,6 +246,8 @@ def learn(
     ]
     stored = pack(fitted, "six" if precision == "auto" else precision)
     fitted = unpack(stored, pools, fitted)
+    for one in fitted.pools:
+        one.make_networks()
     answering = Answering(classes, list(says), mixes, list(adaptations), fitted, stored)
     if none_rate is not None:
         mask, metric = tasks[0].present.cpu(), pools[0].metric

@@ -97,7 +97,8 @@ class Block(nn.Module):
         """Run the block."""
         y = torch.relu(self.bn1(self.conv1(x)))
         y = self.bn2(self.conv2(y))
-        return torch.relu(y + self.downsample(x))
+        total: Tensor = y + self.downsample(x)
+        return total.relu_()
 
 
 class ResNet(nn.Module):
@@ -123,8 +124,9 @@ class ResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Embed normalised float images: [B, 3, H, W] -> [B, 8 * width], always float32."""
-        x = torch.relu(self.bn1(self.conv1(images)))  # [B, width, H/2, W/2] (`small`: H, W)
-        x = self.layer1(self.maxpool(x))  # [B, width, H/4, W/4]
+        x = self.bn1(self.conv1(images))  # [B, width, H/2, W/2] (`small`: H, W)
+        # The largest of what ReLU makes is what it makes of the largest: a quarter of the numbers.
+        x = self.layer1(torch.relu(self.maxpool(x)))  # [B, width, H/4, W/4]
         x = self.layer2(x)  # [B, 2 width, H/8, W/8]
         x = self.layer3(x)  # [B, 4 width, H/16, W/16]
         x = self.layer4(x)  # [B, 8 width, H/32, W/32]

@@ -54,9 +54,19 @@ def check_views(name: str) -> Views:
     raise unknown("views", name, VIEWS)
 
 
-def over_views(embed: Callable[[Tensor], Tensor], images: Tensor, views: Views) -> Tensor:
-    """Average what `embed` makes of images ``[..., 3, S, S]`` over the views."""
+def over_views(
+    embed: Callable[[Tensor], Tensor], images: Tensor, views: Views, together: bool = False
+) -> Tensor:
+    """Average what `embed` makes of images ``[..., B, 3, S, S]`` over the V views: ``[..., B, d]``.
+
+    It is asked once a view, or, where the memory is there for it, once for all of them `together`:
+    ``[..., V * B, 3, S, S]``.
+    """
     chosen = VIEWS[views]
+    if together and len(chosen) > 1:
+        every = embed(torch.cat([apply_view(images, view) for view in chosen], -4))
+        parts = every.view(*every.shape[:-2], len(chosen), -1, every.shape[-1])
+        return parts.mean(-3)
     total = embed(apply_view(images, chosen[0]))
     for view in chosen[1:]:
         total = total + embed(apply_view(images, view))
@@ -70,8 +80,10 @@ def apply_view(images: Tensor, view: View) -> Tensor:
     flat = images.flatten(0, -4)
     side, room = view.side, 1 - view.side
     rows = [[side, 0.0, view.right * room], [0.0, side, view.down * room]]
-    affine = torch.tensor(rows, device=flat.device).expand(flat.shape[0], 2, 3)
-    grid = F.affine_grid(affine, list(flat.shape), align_corners=False)
+    affine = torch.tensor([rows], device=flat.device)
+    # Where each pixel lies is computed once: it is the same place in every image.
+    grid = F.affine_grid(affine, [1, *flat.shape[1:]], align_corners=False)
+    grid = grid.expand(flat.shape[0], -1, -1, -1)
     moved = F.grid_sample(flat, grid, padding_mode="reflection", align_corners=False)
     return moved.view(images.shape)
 

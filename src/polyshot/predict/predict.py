@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
+from itertools import chain
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -216,6 +217,11 @@ class FittedTasks:
     these are averaged; none where no task has learned."""
     diverged: Tensor = field(default_factory=lambda: torch.zeros(0))
     """Bool ``[R, E]``, on the CPU."""
+
+    def make_networks(self) -> None:
+        """Make a single task's own networks now: who asks the first query would wait for them."""
+        for networks in (*self.blends.values(), *chain(*self.learned)):
+            _ = networks.folded
 
     def probabilities(self, queries: Queries) -> Tensor:
         """Classify the queries of all tasks: ``[R, E, Q, W]``."""

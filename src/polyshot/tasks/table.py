@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from polyshot.errors import PolyshotError
 from polyshot.models.backbone import Snapshot, fused, state_hash
-from polyshot.models.views import MEAN, STD, Views, normalise, over_views
+from polyshot.models.views import MEAN, STD, VIEWS, Views, normalise, over_views
 from polyshot.util.device import bf16_on, for_device, in_parts
 from polyshot.util.files import digest, new_file
 from polyshot.util.progress import Progress
@@ -30,8 +30,8 @@ Pixels = NDArray[np.uint8] | Tensor
 """uint8 ``[n, 3, size, size]`` (an array, also a memory map, or a tensor), or float in [0, 1]."""
 
 BATCH = {"cpu": 80, "cuda": 2048}
-"""Images of `USUAL` pixels a side that are embedded at once; of larger ones fewer. On a CPU what a
-layer makes of them should stay in its caches."""
+"""Images of `USUAL` pixels a side that a network sees at once, views counted; of larger ones fewer.
+On a CPU what a layer makes of them should stay in its caches."""
 USUAL = 72
 TINY, HUGE = 1e-9, 1e15
 """Between them lies the largest entry of embeddings that can be compared."""
@@ -80,7 +80,7 @@ class Table:
     report: Progress | None = None
     """Told how many images of how many a network has embedded."""
     batch: int | None = None
-    """Images embedded at once; by default as suits the device."""
+    """Images that a network sees at once, views counted; by default as suits the device."""
     cache: EmbeddingCache | None = None
     content: str = ""
     """Hash of the images, for the cache."""
@@ -158,9 +158,11 @@ class Table:
     def _embed(self, network: Network) -> Tensor:
         def work(part: slice) -> Tensor:
             positions = torch.arange(part.start, part.stop, device=self.device)
-            return embed(network, self.images(positions), self.views)
+            return embed(network, self.images(positions), self.views, together=True)
 
-        parts, step = [], self.batch or self._batch(network)
+        # Every pass costs launches, and brings kernels into order: all views of images are one.
+        parts, passed = [], self.batch or self._batch(network)
+        step = max(1, passed // len(VIEWS[self.views]))
         for part, made in in_parts(self.count, step, work):
             parts.append(made)
             if self.report:
@@ -168,7 +170,7 @@ class Table:
         return torch.cat(parts)
 
     def _batch(self, network: Network) -> int:
-        """Say how many images to embed at once; a network from elsewhere may enlarge them."""
+        """Say how many images to show a network at once; one from elsewhere may enlarge them."""
         own = getattr(getattr(network, "config", None), "size", 0)
         side = max(self.side, own, USUAL)
         return max(1, for_device(BATCH, self.device) * USUAL**2 // side**2)
@@ -192,10 +194,11 @@ def out_of_range(embeddings: Tensor) -> str:
     return f"have entries of {largest:.0e} at most, which cannot be compared in single precision"
 
 
-def embed(network: Network, pixels: Tensor, views: Views = "one") -> Tensor:
+def embed(network: Network, pixels: Tensor, views: Views = "one", together: bool = False) -> Tensor:
     """Embed normalised images with a network, over the views: ``[..., 3, S, S] -> [..., d]``.
 
-    On a GPU it computes in bf16; the embeddings are float32 in any case. No gradient flows.
+    On a GPU it computes in bf16; the embeddings are float32 in any case. No gradient flows. It sees
+    the views one after the other, or all `together` (`models.views.over_views`).
     """
 
     def once(images: Tensor) -> Tensor:
@@ -205,7 +208,7 @@ def embed(network: Network, pixels: Tensor, views: Views = "one") -> Tensor:
         return made.to(torch.promote_types(made.dtype, torch.float32))
 
     with torch.no_grad(), bf16_on(pixels.device):
-        return over_views(once, pixels, views)
+        return over_views(once, pixels, views, together)
 
 
 def for_prediction(network: nn.Module) -> nn.Module:
