@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +16,8 @@ from tests.hostile.kills import compared, tree_of
 from tests.hostile.mutations import damaged, damaged_json
 from tests.hostile.processes import Ended
 from tests.hostile.trials import RIGHT, Part, Run, Verdict, run_all, run_trial, table
+
+ROOT = Path(__file__).parents[1]
 
 
 def refuse(_draw: random.Random, folder: Path) -> Verdict:
@@ -113,21 +116,15 @@ def test_how_a_command_ended(code: int | None, err: str, kind: str) -> None:
     assert Ended(code, "", err, 0.0).verdict().kind == kind
 
 
-@pytest.mark.filterwarnings("ignore")  # a program of its own would not fail by warnings
-def test_a_slice_of_the_campaign(
-    tmp_path: Path,
-    one_thread: None,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_slice_of_the_campaign(tmp_path: Path) -> None:
     parts = "images,folders,parquet,packs,classifiers,requests,kill-train"
     options = ["--only", parts, "--trials", "1", "--folder", str(tmp_path), "--jobs", "1"]
-    monkeypatch.setattr(sys, "argv", ["hostile", *options])
-    for name, value in (("OMP_NUM_THREADS", "1"), ("COLUMNS", "200")):
-        monkeypatch.setenv(name, value)  # as importing it sets them for good
-    from tests.hostile import __main__ as campaign
-
-    code = campaign.main()
-    told = capsys.readouterr()
-    assert code == 0, told.out + told.err
-    assert "| **all** | 7 |" in told.out
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.hostile", *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| **all** | 7 |" in done.stdout

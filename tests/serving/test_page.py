@@ -53,6 +53,10 @@ def test_the_camera(browser: Any, tmp_path: Path) -> None:
         take = dialog.get_by_role("button", name="Take photo")
         take.click()
         dialog.get_by_text("1 photo taken").wait_for()
+        shown = "document.getElementById('video').currentTime"
+        first = page.evaluate(shown)
+        # The same frame again would be a photo that is known.
+        until(page, lambda: page.evaluate(shown) > first + 0.5)
         page.keyboard.press("Enter")  # it has the focus
         dialog.get_by_text("2 photos taken").wait_for()
         dialog.get_by_role("button", name="Close").click()
