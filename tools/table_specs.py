@@ -76,7 +76,6 @@ SEEN_SHOTS: Mapping[str, Filter] = {
     "1-shot, adapted": {"shot": 1, "adapted": True},
 }
 BUDGET: Mapping[str, Filter] = {"training episodes": {"show": "budget"}}
-FIVE_SHOTS = {name: SEEN_SHOTS[name] for name in ("5-shot", "5-shot, adapted")}
 
 
 def methods(*names: str, **labels: str) -> dict[str, Filter]:
