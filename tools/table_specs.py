@@ -355,10 +355,6 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
     "rivals-trainings": Grid(
         {**TRAININGS, "protocol": "seen", "adaptation": "none"},
         {
-            PAPER_NAMES.get(name, name): {"method": name}
-            for name in ("base", "feat", "select", "average", "auto")
-        },
-        {
             f"{shot}-shot, {label}": {"shot": shot, **own}
             for shot in (5, 1)
             for label, own in (
@@ -366,6 +362,11 @@ TABLES: Mapping[str, Grid | Tried | Added] = {
                 ("all", {}),
             )
         },
+        {
+            PAPER_NAMES.get(name, name): {"method": name}
+            for name in ("base", "feat", "select", "average", "auto")
+        },
+        bold="lines",
     ),
     "choose-centre": Grid(
         {"table": "choices", "run": "choose-centre", "shot": 1},
