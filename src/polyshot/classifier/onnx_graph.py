@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from polyshot.classifier.answering import Answering, networks_of
-from polyshot.models.views import VIEWS, apply_view, normalise
+from polyshot.models.views import every_view, mean_of_views, normalise
 from polyshot.tasks import Network, Queries, Table, embed, for_prediction
 
 IMAGES, PROBABILITIES, IS_NONE, NEARNESS = "images", "probabilities", "none", "nearness"
@@ -92,14 +92,14 @@ class Looked(Queries):
     @cached_property
     def pixels_viewed(self) -> Tensor:
         """All views of all images as one batch, which every network gets."""
-        return torch.cat([apply_view(self.pixels, view) for view in VIEWS[self.table.views]])
+        return every_view(self.pixels, self.table.views)
 
     def query_of(self, network: Network, rows: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """Embed the images over the views, which are one batch: raw ``[1, n, d]``."""
         own = self.graph.ready(network)
         if own not in self.made:
-            flat, views = embed(own, self.pixels_viewed), len(VIEWS[self.table.views])
-            self.made[own] = flat.view(views, -1, flat.shape[-1]).mean(0, keepdim=True)
+            made = mean_of_views(embed(own, self.pixels_viewed), self.table.views)
+            self.made[own] = made.unsqueeze(0)
         return self.made[own]
 
     def of_task(self, row: Tensor) -> Queries:  # noqa: ARG002 (the only task)

@@ -64,13 +64,21 @@ def over_views(
     """
     chosen = VIEWS[views]
     if together and len(chosen) > 1:
-        every = embed(torch.cat([apply_view(images, view) for view in chosen], -4))
-        parts = every.view(*every.shape[:-2], len(chosen), -1, every.shape[-1])
-        return parts.mean(-3)
+        return mean_of_views(embed(every_view(images, views)), views)
     total = embed(apply_view(images, chosen[0]))
     for view in chosen[1:]:
         total = total + embed(apply_view(images, view))
     return total / len(chosen) if len(chosen) > 1 else total
+
+
+def every_view(images: Tensor, views: Views) -> Tensor:
+    """Put the V views of images ``[..., B, 3, S, S]`` behind each other: [..., V * B, 3, S, S]."""
+    return torch.cat([apply_view(images, view) for view in VIEWS[views]], -4)
+
+
+def mean_of_views(made: Tensor, views: Views) -> Tensor:
+    """Average what was made of `every_view`: ``[..., V * B, d] -> [..., B, d]``."""
+    return made.view(*made.shape[:-2], len(VIEWS[views]), -1, made.shape[-1]).mean(-3)
 
 
 def apply_view(images: Tensor, view: View) -> Tensor:
