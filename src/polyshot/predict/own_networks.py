@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from polyshot.models.backbone import Snapshot, sites_of, walk_through
 from polyshot.models.modulators import TaskModulators, fold_task, task_modulators
-from polyshot.models.ordered import ordered
+from polyshot.models.prepacked import prepacked
 from polyshot.models.views import Views
 from polyshot.pool.pool import Pool
 from polyshot.predict.familiar import Common
@@ -61,7 +61,7 @@ class OwnNetworks:
     @cached_property
     def folded(self) -> nn.Module:
         """The network of a single task, as a plain one for prediction."""
-        return self.common or ordered(for_prediction(fold_task(self.base, self.modulators, 0)))
+        return self.common or prepacked(for_prediction(fold_task(self.base, self.modulators, 0)))
 
 
 def blended(pool: Pool, weights: Tensor) -> TaskModulators:

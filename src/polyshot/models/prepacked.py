@@ -1,4 +1,4 @@
-"""Convolutions whose kernels lie in the order in which a CPU's library computes with them.
+"""Convolutions whose weights are prepacked: in the order in which a CPU's library computes.
 
 oneDNN, which convolves on CPUs, has an order in memory of its own for every kernel, and PyTorch
 brings kernels into it anew at every call: for a network that is shown five images at a time a
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from polyshot.models.walk import AnyNetwork
 
 
-class OrderedConv2d(nn.Conv2d):
+class PrepackedConv2d(nn.Conv2d):
     """A convolution that has its kernel in oneDNN's order, too: [B, C, H, W] -> [B, C', H', W'].
 
     It is a layer's own weight and bias in another class, of a network that stays as it is. Where
@@ -26,7 +26,7 @@ class OrderedConv2d(nn.Conv2d):
     """The weight, and the same in oneDNN's order."""
 
     @classmethod
-    def of(cls, layer: nn.Conv2d) -> "OrderedConv2d":
+    def of(cls, layer: nn.Conv2d) -> "PrepackedConv2d":
         """Make one of a layer, to stand in its place."""
         made = cls.__new__(cls)
         vars(made).update(vars(layer))
@@ -59,19 +59,19 @@ class OrderedConv2d(nn.Conv2d):
         return {**vars(self), "kernel": None}
 
 
-def ordered(network: AnyNetwork) -> AnyNetwork:
-    """Bring a network's kernels into oneDNN's order, where it computes; returns the network itself.
+def prepacked(network: AnyNetwork) -> AnyNetwork:
+    """Prepack a network's kernels for oneDNN, where it computes; returns the network itself.
 
     It is for networks that answer many times, since each kernel then takes its memory twice.
     """
-    if can_order():
+    if can_prepack():
         for name, layer in list(network.named_modules()):
             if _fits(layer):
-                network.set_submodule(name, OrderedConv2d.of(layer))
+                network.set_submodule(name, PrepackedConv2d.of(layer))
     return network
 
 
-def can_order() -> bool:
+def can_prepack() -> bool:
     """Tell whether PyTorch has oneDNN here, uses it, and has the functions that its compiler asks.
 
     On Macs it has none.

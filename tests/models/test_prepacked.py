@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from polyshot.models import ordered as module
+from polyshot.models import prepacked as module
 from polyshot.models.backbone import fused, state_hash
 from polyshot.models.modulators import fold, fold_task, task_modulators
-from polyshot.models.ordered import OrderedConv2d, can_order, ordered
+from polyshot.models.prepacked import PrepackedConv2d, can_prepack, prepacked
 from polyshot.models.resnet import ResNetConfig
 from tests.helpers import SMALL, gentle_modulator, random_base, thin_lite0
 
-where_it_is = pytest.mark.skipif(not can_order(), reason="PyTorch has no oneDNN here")
+where_it_is = pytest.mark.skipif(not can_prepack(), reason="PyTorch has no oneDNN here")
 
 
 def member() -> nn.Module:
@@ -60,7 +60,7 @@ def images(count: int = 3) -> Tensor:
 
 
 def count(network: nn.Module) -> int:
-    return sum(isinstance(layer, OrderedConv2d) for layer in network.modules())
+    return sum(isinstance(layer, PrepackedConv2d) for layer in network.modules())
 
 
 @where_it_is
@@ -71,7 +71,7 @@ def test_an_ordered_network_is_the_plain_one(name: str) -> None:
     expected = {number: plain(images(number)) for number in (1, 3, 20)}
     network = fused(plain)
     before = state_hash(network)
-    assert ordered(network) is network and count(network)
+    assert prepacked(network) is network and count(network)
     assert state_hash(network) == before
     for number, wanted in expected.items():
         found = network(images(number))
@@ -80,24 +80,24 @@ def test_an_ordered_network_is_the_plain_one(name: str) -> None:
 
 @where_it_is
 @torch.no_grad()
-def test_only_plain_convolutions_are_ordered() -> None:
+def test_only_plain_convolutions_are_prepacked() -> None:
     network = without_norms()
-    assert [type(layer) for layer in ordered(network).children()][:6] == [
-        OrderedConv2d,
+    assert [type(layer) for layer in prepacked(network).children()][:6] == [
+        PrepackedConv2d,
         nn.Conv2d,
         nn.ReLU,
         nn.Conv2d,
         nn.Conv2d,
-        OrderedConv2d,
+        PrepackedConv2d,
     ]
-    assert not count(ordered(without_norms().double()))
+    assert not count(prepacked(without_norms().double()))
 
 
 @where_it_is
 def test_a_network_in_training_is_untouched() -> None:
     """Gradients reach images and weights as those of the plain network do."""
     plain = random_base().train()
-    network = ordered(copy.deepcopy(plain))
+    network = prepacked(copy.deepcopy(plain))
     for each in (plain, network):
         each(images()).square().sum().backward()
     own = dict(network.named_parameters())
@@ -109,7 +109,7 @@ def test_a_network_in_training_is_untouched() -> None:
 @where_it_is
 @torch.no_grad()
 def test_other_weights_are_not_answered_by_the_copy_of_the_first() -> None:
-    network = ordered(fused(random_base()))
+    network = prepacked(fused(random_base()))
     doubled = {name: 2 * weight for name, weight in network.named_parameters()}
     plain = fused(random_base())
     expected = functional_call(plain, doubled, (images(),))
@@ -120,7 +120,7 @@ def test_other_weights_are_not_answered_by_the_copy_of_the_first() -> None:
 @where_it_is
 @torch.no_grad()
 def test_copies_and_pickles_answer_alike() -> None:
-    network, file = ordered(fused(random_base())), io.BytesIO()
+    network, file = prepacked(fused(random_base())), io.BytesIO()
     torch.save(network, file)
     file.seek(0)
     for other in (copy.deepcopy(network), torch.load(file, weights_only=False)):
@@ -128,5 +128,5 @@ def test_copies_and_pickles_answer_alike() -> None:
 
 
 def test_where_pytorch_has_no_onednn_networks_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "can_order", lambda: False)
-    assert not count(ordered(random_base(SMALL)))
+    monkeypatch.setattr(module, "can_prepack", lambda: False)
+    assert not count(prepacked(random_base(SMALL)))
