@@ -3,7 +3,8 @@
     python benchmarks/before_after.py --before FOLDER [--turns 5] [--quick] [benchmark ...]
 
 FOLDER is another checkout with its src/ and benchmarks/; git is not needed. Benchmarks are `tsa`,
-`own` (tsa.py own), `gpu`, `evaluate` and `many_domains`. One process serves each side all the time
+`own` (tsa.py own), `gpu` (trainings) and `parts` of it (augmentation, embedding, networks of their
+own), `evaluate` and `many_domains`. One process serves each side all the time
 and they take turns, so that what disturbs the one disturbs the other. Of each line: the medians
 over the turns, and the ratio of times after / before with its quartiles over the turns; above 1 the
 code of after is slower. On a CPU times are the processor's, on one thread, which other programs do
@@ -31,7 +32,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-BENCHMARKS = ("tsa", "own", "gpu", "evaluate", "many_domains")
+BENCHMARKS = ("tsa", "own", "gpu", "parts", "evaluate", "many_domains")
 LINE = re.compile(r"^(?P<what>.+?): (?P<value>[\d,.]+) (?P<unit>s|\w+/s)\b")
 COST = re.compile(r"(\d+): +([\d.]+) \((\d+) \+ (\d+), [\d.]+x, (\d+) MiB\)")
 
@@ -230,13 +231,13 @@ def run_own(asked: Asked, _: bool) -> None:
 
 
 def run_gpu(asked: Asked, on_gpu: bool) -> None:
-    """Run the parts of gpu.py, by fewer updates than it takes."""
+    """Run the trainings of gpu.py, by fewer updates than it takes."""
     import gpu  # noqa: PLC0415
     import torch  # noqa: PLC0415
 
-    from polyshot.config import ModulatorConfig, preset  # noqa: PLC0415
+    from polyshot.config import ModulatorConfig  # noqa: PLC0415
 
-    config = preset("strong" if on_gpu and not asked.quick else "tiny")
+    config = config_of(asked, on_gpu)
     steps, each = (600, 100) if on_gpu else (6, 4)
     config = replace(
         config,
@@ -248,13 +249,30 @@ def run_gpu(asked: Asked, on_gpu: bool) -> None:
         selector=replace(config.selector, steps=10, tasks=10),
         validation_episodes=10,
     )
+    if hasattr(config, "meta"):  # which came later
+        config = replace(config, meta=type(config.meta)())
     device = torch.device("cuda" if on_gpu else "cpu")
     sources = 2 if asked.quick else gpu.SOURCES
     with tempfile.TemporaryDirectory() as folder:
         packs = [gpu.random_pack(Path(folder), i, config.size) for i in range(sources)]
         gpu.trained(packs, config, Path(folder) / "run", device)
+
+
+def run_parts(asked: Asked, on_gpu: bool) -> None:
+    """Run what gpu.py does without a training."""
+    import gpu  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+
+    device = torch.device("cuda" if on_gpu else "cpu")
     for part in (gpu.augmented, gpu.embedded, gpu.adapted):
-        part(config, device)
+        part(config_of(asked, on_gpu), device)
+
+
+def config_of(asked: Asked, on_gpu: bool) -> Any:
+    """Take the network that gpu.py takes, or the small one if it shall be quick."""
+    from polyshot.config import preset  # noqa: PLC0415
+
+    return preset("strong" if on_gpu and not asked.quick else "tiny")
 
 
 def run_many_domains(asked: Asked, on_gpu: bool) -> None:
@@ -402,6 +420,7 @@ SERVED = {
     "tsa": run_tsa,
     "own": run_own,
     "gpu": run_gpu,
+    "parts": run_parts,
     "evaluate": run_evaluate,
     "many_domains": run_many_domains,
 }

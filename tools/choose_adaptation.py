@@ -22,7 +22,7 @@ from itertools import product
 import numpy as np
 import torch
 import torch.nn.functional as F
-from grid_worlds import grid_parser, sources_of, without, words, world_of
+from grid_worlds import choice_row, grid_parser, sources_of, without, words, world_of
 from torch import Tensor
 
 from polyshot.config import AdaptationConfig
@@ -30,7 +30,7 @@ from polyshot.data.pack import Pack, open_packs
 from polyshot.data.shapes import EpisodeShape
 from polyshot.evaluation.meter import answer
 from polyshot.evaluation.results import Result, append_results
-from polyshot.evaluation.stats import Estimate, combined, estimate, interval
+from polyshot.evaluation.stats import Estimate, combined, estimate
 from polyshot.evaluation.targets import Target
 from polyshot.experiments.protocols import settings_of
 from polyshot.methods.method import find_methods
@@ -40,7 +40,6 @@ from polyshot.predict.rules import RULES
 from polyshot.tasks import Tasks
 from polyshot.training.training_run import TrainingRun
 from polyshot.training.validation import hits
-from polyshot.util import __version__
 
 SHAPES = (EpisodeShape(5, 5, 10), EpisodeShape(5, 1, 10))
 SHARES = (1.0, 0.7, 0.5, 0.3)
@@ -99,25 +98,9 @@ def rows(cells: Cells, world: TrainingRun, target: Pack, seen: bool) -> list[Res
             continue
         words_of = ["5", FAMILIAR, "none"] if what == FAMILIAR else what.split()
         shot, method, adaptation, *settings = words_of
-        mean, half_width = interval(values)
-        found.append(
-            Result(
-                *(method, target.domain.name, seen, 5, int(shot), 10, "val", adaptation, 1),
-                episodes=len(values),
-                group_disjoint=target.domain.groups is not None,
-                fingerprint="",
-                mean=mean,
-                half_width=half_width,
-                per_episode=[round(value, 4) for value in values],
-                pool="",
-                pack=target.hash,
-                version=__version__,
-                draw=f"choose-{target.domain.name}-{shot}",
-                preset=world.config.preset,
-                train_seed=world.config.seed,
-                settings={name: float(v) for name, v in (w.split("=") for w in settings)},
-            )
-        )
+        named = {name: float(v) for name, v in (w.split("=") for w in settings)}
+        how = (seen, int(shot), adaptation)
+        found.append(choice_row(method, target, *how, values, named, world.config))
     return found
 
 

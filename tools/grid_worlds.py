@@ -1,13 +1,17 @@
 """What tools share that make choices on the trained worlds of a grid."""
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from polyshot.config import preset
+from polyshot.config import Config, preset
 from polyshot.data.pack import Pack, open_packs
+from polyshot.evaluation.results import Result
+from polyshot.evaluation.stats import interval
 from polyshot.experiments.grid_folder import GridFolder
 from polyshot.experiments.protocols import part_sources
 from polyshot.training.training_run import TrainingRun
+from polyshot.util import __version__
 from polyshot.util.device import best_device
 
 
@@ -47,3 +51,34 @@ def world_of(given: argparse.Namespace, sources: tuple[Pack, ...]) -> TrainingRu
 def words(text: str) -> list[str]:
     """Split `a,b,c`."""
     return [word for word in text.split(",") if word]
+
+
+def choice_row(
+    method: str,
+    pack: Pack,
+    seen: bool,
+    shot: int,
+    adaptation: str,
+    values: Sequence[float],
+    settings: Mapping[str, float],
+    config: Config,
+) -> Result:
+    """Turn the accuracies of a target's validation episodes into a row of `choices`."""
+    mean, half_width = interval(values)
+    name = pack.domain.name
+    return Result(
+        *(method, name, seen, 5, shot, 10, "val", adaptation, 1),
+        episodes=len(values),
+        group_disjoint=pack.domain.groups is not None,
+        fingerprint="",
+        mean=mean,
+        half_width=half_width,
+        per_episode=[round(value, 4) for value in values],
+        pool="",
+        pack=pack.hash,
+        version=__version__,
+        draw=f"choose-{name}-{shot}",
+        preset=config.preset,
+        train_seed=config.seed,
+        settings=dict(settings),
+    )

@@ -68,6 +68,40 @@ class BaseConfig:
 
 
 @dataclass(frozen=True)
+class MetaConfig:
+    """The end of step 1: the whole base learns by episodes of all sources.
+
+    So does Meta-Baseline (Chen et al., 2021) after supervised learning. Not with `joint`, whose
+    modulators learn beside the base.
+    """
+
+    steps: Count = 0
+    """Updates; 0 leaves it out."""
+    episodes: Annotated[int, Range(1, MOST)] = 10
+    """Episodes of one update, each of a source drawn uniformly."""
+    shape: EpisodeShape = field(default_factory=EpisodeShape)
+    """Shape of the training episodes."""
+    loss_metric: Metric = "cosine"
+    """How the loss compares queries with prototypes, as in `ModulatorConfig`."""
+    learning_rate: float = 1e-5
+    """Adam's."""
+    schedule: Course = "cosine"
+    """How it goes on from there."""
+    weight_decay: float = 0.0
+    """Decoupled, on kernels."""
+    augment: Augment = STRONG
+    """Augmentation of support and query images."""
+    clip: Clip = 5.0
+    """Largest norm of the gradient; 0 lets it be as large as it is."""
+    validate_every: int = 400
+    """Updates between two looks at the validation classes; the best state is kept, and that may be
+    the one that it starts from."""
+    shots: tuple[Annotated[int, Range(1, MOST)], ...] = (1, 5)
+    """Support images a class with which states are compared on the validation episodes, on average;
+    none means all that these have."""
+
+
+@dataclass(frozen=True)
 class ModulatorConfig:
     """Step 2: episodic prototype learning on one source, the base frozen."""
 
@@ -276,6 +310,7 @@ class Config:
     views: Views = "one"
     """How often networks look at an image, moved and zoomed, before they embed it."""
     base: BaseConfig = field(default_factory=BaseConfig)
+    meta: MetaConfig = field(default_factory=MetaConfig)
     modulator: ModulatorConfig = field(default_factory=ModulatorConfig)
     selector: SelectorConfig = field(default_factory=SelectorConfig)
     adaptation: AdaptationConfig = field(default_factory=AdaptationConfig)
@@ -417,7 +452,9 @@ def on_backbone(config: Config, name: str) -> Config:
         strength_shots=(),
     )
     own = foreign_adaptation(name)
-    return replace(config, adaptation=own, views=FOREIGN_VIEWS, modulator=modulator)
+    return replace(
+        config, adaptation=own, views=FOREIGN_VIEWS, modulator=modulator, meta=MetaConfig()
+    )
 
 
 def foreign_adaptation(backbone: str) -> AdaptationConfig:
@@ -425,8 +462,8 @@ def foreign_adaptation(backbone: str) -> AdaptationConfig:
     return replace(FOREIGN, ridge_power=POWERS.get(backbone, 1.0))
 
 
-def to_dict(config: Config) -> dict[str, Any]:
-    """Turn a config into plain data for JSON."""
+def to_dict(config: Config | MetaConfig) -> dict[str, Any]:
+    """Turn a config, or a section of one, into plain data for JSON."""
     plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
     return plain
 
@@ -447,6 +484,7 @@ LATER: Mapping[str, Any] = {
     "ridge_scale": 12.0,
     "loss_metric": "euclidean",
     "strength_shots": (),
+    "meta": to_dict(MetaConfig()),
 }
 """Fields that came later, by name, with the values that mean what was before."""
 
