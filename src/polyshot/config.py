@@ -68,40 +68,6 @@ class BaseConfig:
 
 
 @dataclass(frozen=True)
-class MetaConfig:
-    """The end of step 1: the whole base learns by episodes of all sources.
-
-    So does Meta-Baseline (Chen et al., 2021) after supervised learning. Not with `joint`, whose
-    modulators learn beside the base.
-    """
-
-    steps: Count = 0
-    """Updates; 0 leaves it out."""
-    episodes: Annotated[int, Range(1, MOST)] = 10
-    """Episodes of one update, each of a source drawn uniformly."""
-    shape: EpisodeShape = field(default_factory=EpisodeShape)
-    """Shape of the training episodes."""
-    loss_metric: Metric = "cosine"
-    """How the loss compares queries with prototypes, as in `ModulatorConfig`."""
-    learning_rate: float = 1e-5
-    """Adam's."""
-    schedule: Course = "cosine"
-    """How it goes on from there."""
-    weight_decay: float = 0.0
-    """Decoupled, on kernels."""
-    augment: Augment = STRONG
-    """Augmentation of support and query images."""
-    clip: Clip = 5.0
-    """Largest norm of the gradient; 0 lets it be as large as it is."""
-    validate_every: int = 400
-    """Updates between two looks at the validation classes; the best state is kept, and that may be
-    the one that it starts from."""
-    shots: tuple[Annotated[int, Range(1, MOST)], ...] = (1, 5)
-    """Support images a class with which states are compared on the validation episodes, on average;
-    none means all that these have."""
-
-
-@dataclass(frozen=True)
 class ModulatorConfig:
     """Step 2: episodic prototype learning on one source, the base frozen."""
 
@@ -216,6 +182,13 @@ class AdaptationConfig:
     """Instead of a single rate, that of `tsa` where a task is like those of the pool's sources."""
     least_shots: Annotated[int, Range(1, MOST)] = 2
     """Images that some class must have for `pa` and `tsa` to learn; 1 lets them learn always."""
+    tsa_single_rate: Rate = 0.0
+    """Learning rate of `tsa` where no class has two images and the task is unlike those of the
+    pool's sources; 0: nothing is learned there, unless `least_shots` says so."""
+    tsa_single_share: Share = 1.0
+    """Weight of what was learned so in the answer."""
+    tsa_single_inverse_temperature: float = 1.0
+    """Factor on the logarithms of the probabilities that come out of it."""
     tsa_start: Literal["rule", "base", "selected"] = "rule"
     """Where `tsa` starts: from the modulators blended by the rule's weights (with `base` that is
     alpha_0, with `select` the selected one), from alpha_0, or from the heaviest member."""
@@ -254,11 +227,19 @@ class AdaptationConfig:
     """Inverse temperature of `ridge`: logits are this times its scores, which are 0 to 1 or so."""
 
     def __post_init__(self) -> None:
-        for name in ("tsa_inverse_temperature", "familiar_inverse_temperature"):
+        for name in (
+            "tsa_inverse_temperature",
+            "familiar_inverse_temperature",
+            "tsa_single_inverse_temperature",
+        ):
             if getattr(self, name) <= 0:  # that would turn answers round
                 raise PolyshotError(f"adaptation.{name}={getattr(self, name)} must be above 0.")
         if not 0 <= self.tsa_share <= 1:
             raise PolyshotError(f"adaptation.tsa_share={self.tsa_share} must be from 0 to 1.")
+
+    def learns_from(self, shots: int) -> bool:
+        """Whether `tsa` may learn from tasks whose largest class has so many images."""
+        return shots >= self.least_shots or (shots == 1 and self.tsa_single_rate > 0)
 
 
 FOREIGN = AdaptationConfig(
@@ -310,7 +291,6 @@ class Config:
     views: Views = "one"
     """How often networks look at an image, moved and zoomed, before they embed it."""
     base: BaseConfig = field(default_factory=BaseConfig)
-    meta: MetaConfig = field(default_factory=MetaConfig)
     modulator: ModulatorConfig = field(default_factory=ModulatorConfig)
     selector: SelectorConfig = field(default_factory=SelectorConfig)
     adaptation: AdaptationConfig = field(default_factory=AdaptationConfig)
@@ -452,9 +432,7 @@ def on_backbone(config: Config, name: str) -> Config:
         strength_shots=(),
     )
     own = foreign_adaptation(name)
-    return replace(
-        config, adaptation=own, views=FOREIGN_VIEWS, modulator=modulator, meta=MetaConfig()
-    )
+    return replace(config, adaptation=own, views=FOREIGN_VIEWS, modulator=modulator)
 
 
 def foreign_adaptation(backbone: str) -> AdaptationConfig:
@@ -462,8 +440,8 @@ def foreign_adaptation(backbone: str) -> AdaptationConfig:
     return replace(FOREIGN, ridge_power=POWERS.get(backbone, 1.0))
 
 
-def to_dict(config: Config | MetaConfig) -> dict[str, Any]:
-    """Turn a config, or a section of one, into plain data for JSON."""
+def to_dict(config: Config) -> dict[str, Any]:
+    """Turn a config into plain data for JSON."""
     plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
     return plain
 
@@ -478,13 +456,15 @@ LATER: Mapping[str, Any] = {
     "tsa_readout": "prototypes",
     "tsa_sites": ("all",),
     "tsa_strength": 1.0,
+    "tsa_single_rate": 0.0,
+    "tsa_single_share": 1.0,
+    "tsa_single_inverse_temperature": 1.0,
     "centre_single": 0.0,
     "ridge_lambda": 1.0,
     "ridge_power": 1.0,
     "ridge_scale": 12.0,
     "loss_metric": "euclidean",
     "strength_shots": (),
-    "meta": to_dict(MetaConfig()),
 }
 """Fields that came later, by name, with the values that mean what was before."""
 

@@ -9,12 +9,11 @@ from polyshot.data.pack import Pack
 from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.finetune import FittedHead
 from polyshot.methods.method import METHODS, find_methods
-from polyshot.methods.protonet import Average, episodic_plan
+from polyshot.methods.protonet import Average, ProtoNetLearner, episodic_plan
 from polyshot.methods.prototypes import Prototypes
 from polyshot.models.heads import prototype_logits, prototypes
 from polyshot.predict.adapt.head import adapt_heads, head_logits
 from polyshot.training.episodic import EpisodeBatch
-from polyshot.training.meta import PrototypeLearner
 from polyshot.training.training_run import TrainingRun, settings_mark
 from tests.helpers import LEARNED, SMALL, make_run, random_base, tasks_of
 
@@ -27,7 +26,7 @@ def fit(name: str, world: TrainingRun, **settings: float) -> object:
 
 
 def test_protonet_learns_squared_distances() -> None:
-    learner, shape = PrototypeLearner(random_base(SMALL), "cosine"), EpisodeShape(3, 2, 2)
+    learner, shape = ProtoNetLearner(random_base(SMALL), "cosine"), EpisodeShape(3, 2, 2)
     embeddings = torch.randn(2, 3, 4, SMALL.dim)
     batch = EpisodeBatch(
         torch.zeros(2, 3, 4, 3, 1, 1), embeddings, torch.zeros(2, 3).long(), [0, 0], shape, 0.0

@@ -9,11 +9,11 @@ import torch
 from polyshot.config import Config
 from polyshot.data.pack import Pack
 from polyshot.errors import PolyshotError
+from polyshot.methods.protonet import ProtoNetLearner
 from polyshot.models.resnet import ResNet
 from polyshot.tasks import for_prediction
 from polyshot.training.base import initial_base
 from polyshot.training.episodic import Learner
-from polyshot.training.meta import PrototypeLearner
 from polyshot.training.step import Plan
 from polyshot.training.training_run import TrainingRun, settings_mark
 from polyshot.util.progress import Progress
@@ -29,7 +29,7 @@ def make(
 
 
 def learner(config: Config) -> Learner:
-    return PrototypeLearner(initial_base(config), config.metric)
+    return ProtoNetLearner(initial_base(config), config.metric)
 
 
 def test_a_run_has_a_folder_of_its_own_that_says_what_it_is(

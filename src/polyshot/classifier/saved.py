@@ -258,7 +258,7 @@ def _damaged(path: Path, reason: str) -> PolyshotError:
 def _read_answering(about: About, says: list[Say], learned: Mapping[str, Tensor]) -> Answering:
     plain = [
         FittedTasks(
-            *(list(each.mixes), [], each.learned, 1, None, each.share),
+            *(list(each.mixes), [], each.learned, 1, None, torch.tensor([each.share])),
             diverged=torch.tensor([[about.diverged]]),
         )
         for each in about.pools

@@ -90,7 +90,7 @@ def about_pool(say: Say, fitted: FittedTasks) -> PoolAbout:
         weights=tuple(say.weights.tolist()),
         learned=fitted.adaptation,
         mixes=tuple(fitted.mixes),
-        share=fitted.share,
+        share=float(fitted.shares[0]) if len(fitted.shares) else 0.0,
         familiar=None if say.common is None else bool(say.common.familiar),
     )
 

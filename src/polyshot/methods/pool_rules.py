@@ -85,7 +85,7 @@ class PoolWithRule(Fitted):
     def learning_passes(self, shape: EpisodeShape, adaptation: str = "none") -> float:
         """Count what `tsa` learns by."""
         config = self.pool.adaptation
-        if adaptation != "tsa" or shape.shot < config.least_shots:
+        if adaptation != "tsa" or not config.learns_from(shape.shot):
             return 0.0
         # Each rate is tried on both halves, each half of the images; then the best learns from all.
         times = 1 + (len(config.rates) if len(config.rates) > 1 else 0)

@@ -25,8 +25,10 @@ from polyshot.data.shapes import EpisodeShape
 from polyshot.methods.method import Fitted, Method, Settings, register
 from polyshot.methods.prototypes import Prototypes, prototypes_on
 from polyshot.models.foreign import Backbone
+from polyshot.models.heads import Metric
+from polyshot.predict.readout import fit_classifiers
 from polyshot.tasks import Tasks
-from polyshot.training.meta import PrototypeLearner
+from polyshot.training.episodic import EpisodeBatch, Learner
 from polyshot.training.step import Plan
 from polyshot.training.training_run import Training, TrainingRun, settings_mark
 
@@ -37,12 +39,31 @@ BUDGET = {"per_source": 1, "fall_back": 1}
 instead of so many in all; `fall_back`: validation may choose the state that it starts from."""
 
 
+class ProtoNetLearner(Learner):
+    """A network that learns to put queries near their prototypes."""
+
+    def __init__(self, base: Backbone, metric: Metric, moves_statistics: bool = False):
+        super().__init__(base)
+        self.metric = metric
+        self.moves_statistics = moves_statistics
+
+    def loss(self, batch: EpisodeBatch) -> Tensor:
+        """Cross-entropy of squared distances from the prototypes."""
+        return batch.prototype_loss()
+
+    def probabilities(self, tasks: Tasks) -> Tensor:
+        """Classify by the metric that is used later: [E, Q, W]."""
+        support, query = tasks.embedded(self.base)
+        classifiers = fit_classifiers(support, tasks.mask, self.metric, 1.0)
+        return torch.softmax(classifiers.logits(query), 1).mT
+
+
 def _fit(run: TrainingRun, settings: Settings) -> Prototypes:
     if settings["from_scratch"]:
         return prototypes_on(run, from_scratch(run, settings), "from random weights")
     learner, _ = run.learned(
         "protonet",
-        lambda: PrototypeLearner(trainable(run.base()), run.config.metric),
+        lambda: ProtoNetLearner(trainable(run.base()), run.config.metric),
         episodic_plan(run, settings),
     )
     return prototypes_on(run, learner.base, "from the base")
@@ -77,7 +98,7 @@ def from_scratch(run: TrainingRun, settings: Settings) -> Backbone:
     """Train a network by episodes from random weights; it needs more of them."""
     learner, _ = run.learned(
         "protonet-scratch",
-        lambda: PrototypeLearner(run.initial(), run.config.metric, moves_statistics=True),
+        lambda: ProtoNetLearner(run.initial(), run.config.metric, moves_statistics=True),
         episodic_plan(run, settings, SCRATCH),
     )
     return learner.base

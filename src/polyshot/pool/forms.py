@@ -62,4 +62,5 @@ def _form(name: str, device: torch.device) -> list[Pool]:
     if not is_installed(LITE2):
         return [pool]
     other = Pool.named(LITE2, device)  # it errs in other places, and is read out by ridge
-    return [pool, replace(other, adaptation=replace(other.adaptation, least_shots=MOST))]  # no tsa
+    without_tsa = replace(other.adaptation, least_shots=MOST, tsa_single_rate=0.0)
+    return [pool, replace(other, adaptation=without_tsa)]

@@ -63,7 +63,7 @@ def chosen(pool: Pool, tasks: Tasks, adaptation: str) -> str:
     if adaptation != AUTO:
         return adaptation
     few = int(tasks.present.sum()) <= for_device(TSA_IMAGES, pool.device) * len(tasks)
-    enough = tasks.shot >= pool.adaptation.least_shots  # of the largest class
+    enough = pool.adaptation.learns_from(tasks.shot)  # of the largest class
     # A network of 224 pixels takes minutes to learn without a GPU.
     quick = isinstance(pool.config, ResNetConfig) or pool.device.type != "cpu"
     return "tsa" if few and enough and quick and sites_of(pool.base) else "ridge"

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from polyshot.errors import unknown
 from polyshot.pool.pool import Pool
-from polyshot.predict.adapt.tsa import learn_own_networks
+from polyshot.predict.adapt.tsa import How, learn_own_networks
 from polyshot.predict.familiar import Common, in_common
 from polyshot.predict.own_networks import OwnNetworks, blend_networks
 from polyshot.predict.readout import TaskClassifiers, fit_classifiers
@@ -96,7 +96,7 @@ def fit_tasks(
         return _fit_rules(pool, tasks, rules, weights, adaptation, common)
 
     rest = "ridge" if pool.adaptation.tsa_readout == "ridge" else "none"
-    learned, diverged = [], []
+    how, learned, diverged = How.of(pool, tasks), [], []
     for rule, own in zip(rules, weights, strict=True):
 
         def plain(known: Tensor, places: Tensor, rule: Rule = rule, own: Tensor = own) -> Tensor:
@@ -104,15 +104,16 @@ def fit_tasks(
             answers = _fit_rules(pool, half, [rule], [own], rest, common)._by_rules(half)[0]
             return answers.clamp(min=1e-9).log().to(pool.device)
 
-        networks, failed = learn_own_networks(pool, tasks, own, plain, report)
+        networks, failed = learn_own_networks(pool, tasks, own, how, plain, report)
         learned.append(networks)
         diverged.append(failed.cpu())
     # Without learning, tasks that gain nothing by it are answered, and the others in part.
-    share = pool.adaptation.tsa_share
-    alone = share == 1 and all(each and len(each[0].rows) == len(tasks) for each in learned)
+    alone = bool((how.shares == 1).all()) and all(
+        each and len(each[0].rows) == len(tasks) for each in learned
+    )
     fitted = _fit_rules(pool, tasks, [] if alone else rules, weights, rest, common)
     fitted.weights, fitted.adaptation = weights, "tsa"
-    fitted.share, fitted.factor = share, _factor(pool, tasks, rest)
+    fitted.shares, fitted.factor = how.shares, _factor(pool, tasks, rest)
     fitted.learned, fitted.diverged = learned, torch.stack(diverged)
     return fitted
 
@@ -204,8 +205,8 @@ class FittedTasks:
     """E."""
     factor: Tensor | None
     """``[E]``: factor on the logarithms of all probabilities; None: they stay as they are."""
-    share: float = 0.0
-    """Weight of what `tsa` has learned in the answer."""
+    shares: Tensor = field(default_factory=lambda: torch.zeros(0))
+    """``[E]``: weight of what `tsa` has learned in the answer."""
     members: dict[tuple[int, bool], Consulted] = field(default_factory=dict)
     """Those that have a say, by their number and whether they are centred (`Rule.centred`)."""
     centred: list[bool] = field(default_factory=list)
@@ -239,11 +240,11 @@ class FittedTasks:
         self, networks: Sequence[OwnNetworks], queries: Queries, plain: Tensor | None
     ) -> Tensor:
         """Answer by what `tsa` has learned, and without it where it has not: [E, Q, W]."""
-        share = self.share
         if not networks:
             assert plain is not None
             return plain
         logits = [each.logits(queries).mT for each in networks]  # [k, Q, W] each
+        share = self.shares.to(logits[0])[:, None, None]
         if all(len(each.rows) == self.tasks for each in networks):  # as of a single task
             factor = networks[-1].inverse_temperature[:, None, None]
             return mixed_answers(sum(logits[1:], logits[0]) / len(logits), plain, share, factor)
@@ -256,9 +257,10 @@ class FittedTasks:
         rows = count.nonzero().flatten()
         learned = total[rows] / count[rows, None, None]
         if plain is None:
-            return mixed_answers(learned, None, share, factor[rows, None, None])
+            return mixed_answers(learned, None, share[rows], factor[rows, None, None])
         answers = plain.clone()
-        answers[rows] = mixed_answers(learned, plain[rows], share, factor[rows, None, None])
+        parts = (share[rows], factor[rows, None, None])
+        answers[rows] = mixed_answers(learned, plain[rows], *parts)
         return answers
 
     def _by_rules(self, queries: Queries) -> Tensor:
@@ -339,11 +341,13 @@ def tempered(probabilities: Tensor, factor: Tensor) -> Tensor:
     return torch.softmax(factor.unsqueeze(-1) * probabilities.clamp(min=1e-30).log(), -1)
 
 
-def mixed_answers(learned: Tensor, plain: Tensor | None, share: float, factor: Tensor) -> Tensor:
+def mixed_answers(
+    learned: Tensor, plain: Tensor | None, share: Tensor | float, factor: Tensor
+) -> Tensor:
     """Mix logits that were learned with probabilities without learning, [..., W] each.
 
-    The latter are not needed where the former have the whole `share`. `factor` [..., 1], an inverse
-    temperature, is on the logarithms of what comes out.
+    The latter are not needed where the former have the whole `share` [..., 1]. `factor` [..., 1],
+    an inverse temperature, is on the logarithms of what comes out.
     """
     known = learned.log_softmax(-1)
     if plain is not None:

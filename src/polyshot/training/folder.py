@@ -55,8 +55,6 @@ def check_sources(packs: Sequence[Pack], config: Config) -> None:
                 f"{size}: import it with --size {size}{mend}."
             )
         source_sampler(pack, "train", config.modulator.shape, 0)
-        if config.meta.steps:
-            source_sampler(pack, "train", config.meta.shape, 0)
         source_sampler(pack, "train", config.shape, 0)
         source_sampler(pack, "val", config.shape, 0)
 
@@ -192,8 +190,6 @@ class Artifacts:
     def __init__(self, out: Path, names: Sequence[str], config: Config, device: torch.device):
         self.out, self.names, self.config, self.device = out, list(names), config, device
         self.base_file = out / "steps" / "base.safetensors"
-        self.supervised_file = out / "steps" / "supervised.safetensors"
-        """The base before it learned by episodes, if it does."""
         self.modulator_files = {name: out / "steps" / modulator_file(name) for name in names}
         self.selector_file = out / "steps" / "selector.safetensors"
         self.urt_file = out / "steps" / "urt.safetensors"
@@ -213,20 +209,18 @@ class Artifacts:
     @cached_property
     def base(self) -> Backbone:
         """The base, in evaluation mode; of one from elsewhere the file only tells the hash."""
+        weights, about = read_weights(self.base_file)
+        base: Backbone
         if self.config.foreign:
             base = named_base(self.config)
-            if base.config.sha256 != read_weights(self.base_file)[1]["sha256"]:
+            if base.config.sha256 != about["sha256"]:
                 raise PolyshotError(
                     f"'{self.config.backbone}' has other weights than when the run {self.out} was "
                     "started: bring back the same ones, or start a new run."
                 )
-            return on_device(base, self.device).eval().requires_grad_(False)
-        return self.network_of(self.base_file)
-
-    def network_of(self, file: Path) -> ResNet:
-        """Read a base of ours, in evaluation mode."""
-        base = ResNet(self.config.model)
-        load_base(base, read_weights(file)[0])
+        else:
+            base = ResNet(self.config.model)
+            load_base(base, weights)
         return on_device(base, self.device).eval().requires_grad_(False)
 
     def modulator(self, name: str) -> tuple[Modulator, dict[str, Any]]:

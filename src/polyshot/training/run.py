@@ -25,7 +25,6 @@ from polyshot.training.clusters import check_clusters, known_members, write_memb
 from polyshot.training.folder import Artifacts, check_sources, enter
 from polyshot.training.joint import JointStep
 from polyshot.training.loop import learn
-from polyshot.training.meta import MetaStep
 from polyshot.training.modulators import ModulatorStep
 from polyshot.training.selector import (
     Members,
@@ -157,27 +156,14 @@ class _Run:
                 record.finish(self.done.base_file, {}, {"name": found.name, "sha256": found.sha256})
             return
         train, val = (Images(self.packs, part, self.device) for part in ("train", "val"))
-        further = config.meta.steps > 0 and not config.joint
-        file = self.done.supervised_file if further else self.done.base_file
-        if not file.exists():
-            self._supervised(train, val, file)
-            parallel.wait()
-        if further and parallel.rank() == 0:
-            meta = MetaStep(self.done.network_of(file), train, val, config)
-            best = learn(meta, Schedule.of(meta.plan), record, config.seed)
-            record.finish(self.done.base_file, meta.module.base.state_dict(), best.about())
-
-    def _supervised(self, train: Images, val: Images, file: Path) -> None:
-        """Learn all training classes at once, by all processes together."""
-        config, record = self.config, self._record(file)
         step = (JointStep if config.joint else BaseStep)(train, val, config, self.start)
         best = learn(step, Schedule.of(config.base), record, config.seed)
         if isinstance(step, JointStep):
-            for i, modulator_file in enumerate(self.done.modulator_files.values()):
+            for i, file in enumerate(self.done.modulator_files.values()):
                 modulator, about = step.member(i, best)
-                write_weights(modulator_file, modulator.state_dict(), about)
+                write_weights(file, modulator.state_dict(), about)
         if parallel.rank() == 0:
-            record.finish(file, step.module.base.state_dict(), best.about())
+            record.finish(self.done.base_file, step.module.base.state_dict(), best.about())
 
     def modulators(self) -> None:
         """Step 2, one member after the other."""

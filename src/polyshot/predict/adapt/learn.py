@@ -80,6 +80,7 @@ def learn_tasks(
     plain: Callable[[Tensor, Tensor], Tensor],
     report: Progress | None = None,
     own_rates: Tensor | None = None,
+    worth: Tensor | None = None,
 ) -> Learned:
     """Learn from each support set at the first rate, or at another that its halves clearly prefer.
 
@@ -92,15 +93,18 @@ def learn_tasks(
             and places int64 ``[E, W, S']`` of the images to classify, and returns logarithms of
             probabilities ``[E, W * S', W]``.
         report: told of each update, in images: ``try rates`` where there are several, ``learn``.
-        own_rates: ``[E]``, instead of the config's where that has only one.
+        own_rates: ``[E]``, instead of the config's where that has only one, or a task has only
+            single images.
+        worth: bool ``[E]``, which tasks learn; those with `least_shots` images unless it is given.
     """
     shots = present.sum(-1).amax(-1)  # [E], of the largest class
-    worth = (shots >= config.least_shots) & (present.shape[1] > 1)  # one class is the answer
-    rows = worth.nonzero().flatten()
+    worth = shots >= config.least_shots if worth is None else worth
+    rows = (worth & (present.shape[1] > 1)).nonzero().flatten()  # one class is the answer
     rates = torch.full_like(usual, config.rates[0]) if own_rates is None else own_rates
     rates, scale = rates[rows], usual[rows]
     if len(config.rates) > 1 and bool((shots[rows] > 1).any()):  # else there is nothing to try
-        rates, scale = _choose(task, rows, present, config, usual, plain, report)
+        chosen, scale = _choose(task, rows, present, config, usual, plain, report)
+        rates = rates.where((shots[rows] == 1) & (own_rates is not None), chosen)
     rows, rates, scale = (kept[rates > 0] for kept in (rows, rates, scale))
     if not len(rows):
         nothing = usual.new_zeros(0, present.shape[1], 0)

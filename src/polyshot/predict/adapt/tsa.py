@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -175,6 +175,7 @@ def learn_own_networks(
     pool: Pool,
     tasks: Tasks,
     weights: Tensor,
+    how: "How",
     plain: Callable[[Tensor, Tensor], Tensor],
     report: Progress | None = None,
 ) -> tuple[list[OwnNetworks], Tensor]:
@@ -199,19 +200,20 @@ def learn_own_networks(
     networks = Networks(pool.base, start, tasks, names, factors, crops, leave_self_out=alone)
     scale = own_networks.blended_scale(pool, weights)
     usual = scale if pool.metric == "cosine" else torch.full_like(scale, USUAL_SCALE)
-    rates, softening = _by_familiarity(pool, tasks)
     averages = config.tsa_rates == "average" and len(config.rates) > 1
     made, diverged = [], torch.zeros_like(tasks.present[:, 0, 0])
     for rate in config.rates if averages else config.rates[:1]:
+        rates = how.rates
         if averages:
-            config, rates = replace(config, rates=(rate,)), torch.full_like(rates, rate)
-        found = learn_tasks(networks, tasks.present, config, usual, plain, report, rates)
+            config = replace(config, rates=(rate,))
+            rates = rates.where(how.single, rate)
+        found = learn_tasks(networks, tasks.present, config, usual, plain, report, rates, how.worth)
         found = _weakened(found, networks, config.tsa_strength)
         diverged |= found.diverged
         if len(found.rows):
             read_out = networks.read_out(found, config)
             modulators = networks.learned(found.leaves, found.rows)
-            own = (found.rows, read_out, softening[found.rows])
+            own = (found.rows, read_out, how.inverse_temperatures[found.rows])
             made.append(OwnNetworks(pool.base, modulators, *own))
     return made, diverged
 
@@ -246,16 +248,48 @@ def learning_sites(names: Sequence[str], wanted: Sequence[str]) -> list[str]:
     return [name for name in names if name in chosen]
 
 
-def _by_familiarity(pool: Pool, tasks: Tasks) -> tuple[Tensor, Tensor]:
-    """Let familiar tasks learn slowly: learning rates and inverse temperatures, ``[E]`` each."""
-    config = pool.adaptation
-    known = familiar(pool, tasks).to(pool.device)
+class How(NamedTuple):
+    """How E tasks learn, ``[E]`` each on the pool's device.
 
-    def either(yes: float, no: float) -> Tensor:
-        return torch.full(known.shape, no, device=pool.device).masked_fill(known, yes)
+    Familiar ones slowly. Where each class has one image and the task is not familiar, they learn in
+    a way of their own: crops are all that an image can be compared with.
+    """
 
-    rates = either(config.familiar_rate, config.rates[0])
-    return rates, either(config.familiar_inverse_temperature, config.tsa_inverse_temperature)
+    rates: Tensor
+    """Learning rates."""
+    worth: Tensor
+    """Bool, whether they learn at all."""
+    shares: Tensor
+    """Weight of what was learned in the answer."""
+    inverse_temperatures: Tensor
+    """Factor on the logarithms of the answer."""
+    single: Tensor
+    """Bool, whether they learn as tasks of single images do."""
+
+    @classmethod
+    def of(cls, pool: Pool, tasks: Tasks) -> "How":
+        """Tell it from the support sets."""
+        config, known = pool.adaptation, familiar(pool, tasks).to(pool.device)
+        shots = tasks.present.sum(-1).amax(-1).to(pool.device)  # of the largest class
+        enough = shots >= config.least_shots
+        single = (shots == 1) & ~known & ~enough & (config.tsa_single_rate > 0)
+
+        def either(alone: float, yes: float, no: float) -> Tensor:
+            usual = torch.full(known.shape, no, device=pool.device).masked_fill(known, yes)
+            return usual.masked_fill(single, alone)
+
+        share, sharpness = config.tsa_share, config.tsa_inverse_temperature
+        return cls(
+            either(config.tsa_single_rate, config.familiar_rate, config.rates[0]),
+            enough | single,
+            either(config.tsa_single_share, share, share),
+            either(
+                config.tsa_single_inverse_temperature,
+                config.familiar_inverse_temperature,
+                sharpness,
+            ),
+            single,
+        )
 
 
 def _start(weights: Tensor, config: AdaptationConfig) -> Tensor:
