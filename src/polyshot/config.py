@@ -265,6 +265,9 @@ ONE_NETWORK: Mapping[str, Any] = {
     "tsa_readout": "ridge",
     "tsa_inverse_temperature": 0.56,
     "familiar_inverse_temperature": 0.85,
+    "tsa_single_rate": 0.5,
+    "tsa_single_share": 1.0,
+    "tsa_single_inverse_temperature": 1.2,
 }
 """Of `AdaptationConfig`: `tsa` that answers by one network, where time counts."""
 
@@ -384,7 +387,13 @@ PRESETS: dict[str, Config] = {
             augment=STRONG,
             strength_shots=(1, 5),
         ),
-        adaptation=AdaptationConfig(ridge_power=0.7, centre_single=1.0),
+        adaptation=AdaptationConfig(
+            ridge_power=0.7,
+            centre_single=1.0,
+            tsa_single_rate=0.1,
+            tsa_single_share=0.7,
+            tsa_single_inverse_temperature=0.95,
+        ),
     ),
 }
 

@@ -159,6 +159,38 @@ def test_familiar_tasks_learn_at_a_rate_of_their_own() -> None:
     torch.testing.assert_close(mild, (factor * found.log()).softmax(-1), atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("rates", [(0.5,), (0.5, 0.2)])
+def test_single_images_of_strange_tasks_are_learned_from_in_a_way_of_their_own(
+    rates: tuple[float, ...],
+) -> None:
+    """Of three tasks the first is familiar, and the last has several images in a class."""
+    config = AdaptationConfig(updates=3, rates=rates, tsa_rates="average", tsa_share=0.4)
+    single = {"tsa_single_rate": 0.1, "tsa_single_share": 0.7}
+    mask = torch.ones(3, 4, 3, dtype=torch.bool)
+    mask[:2, :, 1:] = False
+    tasks = random_tasks(mask=mask)
+    seen = tasks.support_of(shared_pool().network(0))[:1, :, 0].mean(1)  # [1, d]
+    near = F.normalize(seen, dim=-1) + 1e-4 * around(torch.zeros(SMALL.dim), 3)
+    zeros = torch.zeros(COUNT, len(shared_pool().members)).half()
+    kept = TaskSample(near.half(), zeros, zeros)
+    pool = replace(shared_pool(), statistics={"one": SourceTasks(kept, kept)})
+    assert familiar(pool, tasks).tolist() == [True, False, False]
+
+    def answer(**changes: object) -> Tensor:
+        own = replace(config, **changes)  # type: ignore[arg-type]
+        return answers(replace(pool, adaptation=own), tasks, "auto", "tsa")
+
+    plain, before = answers(pool, tasks, "auto"), answer()
+    found = answer(**single, tsa_single_inverse_temperature=0.5)
+    torch.testing.assert_close(found[[0, 2]], before[[0, 2]], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(before[:2], plain[:2])
+    always = {"least_shots": 1, "rates": (0.1,), "tsa_inverse_temperature": 1.0}
+    learned = answer(**always, tsa_share=1.0)[1]
+    expected = (0.5 * (0.7 * learned.log() + 0.3 * plain[1].log())).softmax(-1)
+    torch.testing.assert_close(found[1], expected, atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(learned, plain[1], atol=1e-3)
+
+
 def test_images_have_in_common_what_tasks_of_the_nearest_source_have() -> None:
     pool = remembering()
     known = [kept.train.tasks.double() for kept in pool.statistics.values()]
