@@ -46,9 +46,10 @@ class FewShotClassifier(StepByStep, Estimator):
 
     After `fit`: `classes_` (the labels, sorted), `weights_` (one a member of the pool, or of all
     pools one after the other, sum 1), `adaptation_` (what `auto` chose, or the one that was asked
-    for; of several pools that of the first), `adapted_` (whether it is used: `pa` and `tsa` are not
-    with one image a class), `diverged_` (whether learning diverged, so that it is not used) and
-    `threshold_` (below which an image is none of these; None where that was not asked for).
+    for; of several pools that of the first), `adapted_` (whether it is used: `pa` is not with one
+    image a class, nor is `tsa` where such a task is familiar), `diverged_` (whether learning
+    diverged, so that it is not used) and `threshold_` (below which an image is none of these; None
+    where that was not asked for).
     """
 
     def __init__(
