@@ -115,10 +115,10 @@ def test_a_changed_number_in_a_page_shows(
 ) -> None:
     page = checkout / "README.md"
     text = page.read_text(encoding="utf-8")
-    page.write_text(text.replace("81.7 ±0.2,", "91.7 ±0.2,", 1), encoding="utf-8")
+    page.write_text(text.replace("81.8 ±0.2,", "91.8 ±0.2,", 1), encoding="utf-8")
     assert run(tool, checkout, "--check") == 1
     said = capsys.readouterr().out
-    assert "91.7 ±0.2" in said.split(" -> ")[0] and "81.7 ±0.2" in said.split(" -> ")[1]
+    assert "91.8 ±0.2" in said.split(" -> ")[0] and "81.8 ±0.2" in said.split(" -> ")[1]
 
 
 def test_tables_that_nobody_knows_or_shows(
