@@ -249,8 +249,6 @@ def run_gpu(asked: Asked, on_gpu: bool) -> None:
         selector=replace(config.selector, steps=10, tasks=10),
         validation_episodes=10,
     )
-    if hasattr(config, "meta"):  # which came later
-        config = replace(config, meta=type(config.meta)())
     device = torch.device("cuda" if on_gpu else "cpu")
     sources = 2 if asked.quick else gpu.SOURCES
     with tempfile.TemporaryDirectory() as folder:

@@ -41,7 +41,6 @@ def main() -> None:
         config,
         base=replace(config.base, steps=6 if short else 2000, validate_every=10_000),
         modulator=replace(config.modulator, steps=4 if short else 200, validate_every=10_000),
-        meta=replace(config.meta, steps=min(config.meta.steps, 200), validate_every=10_000),
         selector=replace(config.selector, steps=10, tasks=10),
         validation_episodes=10,
     )
@@ -65,9 +64,8 @@ def trained(packs: list[Pack], config: Config, out: Path, device: torch.device) 
         about = json.loads(line)
         if "images_per_second" in about:
             rates.setdefault(about["step"].partition(":")[0], []).append(about["images_per_second"])
-    for step in ("base", "meta", "modulator"):
-        if step in rates:
-            say(f"training: {step}", statistics.median(rates[step]), TRAINING)
+    for step in ("base", "modulator"):
+        say(f"training: {step}", statistics.median(rates[step]), TRAINING)
     print(f"all three steps, short, with everything around them: {seconds:.1f} s")
 
 
