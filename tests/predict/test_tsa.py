@@ -22,7 +22,12 @@ from polyshot.models.views import CROPS, VIEWS, Views, apply_view
 from polyshot.models.walk import Recording, Walk
 from polyshot.pool.pool import Pool
 from polyshot.predict import own_networks
-from polyshot.predict.adapt.tsa import How, Networks, learn_own_networks, learning_sites
+from polyshot.predict.adapt.tsa import (
+    Networks,
+    TaskSettings,
+    learn_own_networks,
+    learning_sites,
+)
 from polyshot.predict.own_networks import blended
 from polyshot.predict.predict import inverse_temperature, predict_tasks
 from polyshot.predict.rules import by_selector, rule, uniform
@@ -199,7 +204,9 @@ def test_without_sites_the_map_alone_is_learned(sites: tuple[str, ...]) -> None:
         found, plain = answers(pool, tasks, "base", "tsa"), answers(pool, tasks, "base")
         assert found.isfinite().all() and not torch.allclose(found, plain, atol=1e-3)
         weights = rule("base", pool).weights(pool, tasks)
-        (own,), _ = learn_own_networks(pool, tasks, weights, How.of(pool, tasks), not_asked)
+        (own,), _ = learn_own_networks(
+            pool, tasks, weights, TaskSettings.of(pool, tasks), not_asked
+        )
         assert not own.modulators.weights and len(own.rows) == EPISODES
 
 
@@ -362,10 +369,10 @@ def test_the_halves_of_the_support_set_choose() -> None:
 
         return plain
 
-    how = How.of(pool, tasks)
-    nothing, _ = learn_own_networks(pool, tasks, weights, how, answer(0))
+    settings = TaskSettings.of(pool, tasks)
+    nothing, _ = learn_own_networks(pool, tasks, weights, settings, answer(0))
     assert not nothing, "nothing could be better"
-    (networks,), _ = learn_own_networks(pool, tasks, weights, how, answer(1))
+    (networks,), _ = learn_own_networks(pool, tasks, weights, settings, answer(1))
     assert len(networks.rows) == EPISODES
 
 
@@ -522,7 +529,7 @@ def test_tsa_goes_a_part_of_the_way_in_weights(readout: str) -> None:
             config = replace(ALWAYS, updates=4, tsa_strength=strength, tsa_readout=readout)
             own = replace(pool, adaptation=config)
             (found,), _ = learn_own_networks(
-                own, tasks, uniform(own, tasks), How.of(own, tasks), never_asked
+                own, tasks, uniform(own, tasks), TaskSettings.of(own, tasks), never_asked
             )
             assert found.classifiers.maps is not None
             return [*found.modulators.weights.values(), found.classifiers.maps]

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from polyshot.errors import unknown
 from polyshot.pool.pool import Pool
-from polyshot.predict.adapt.tsa import How, learn_own_networks
+from polyshot.predict.adapt.tsa import TaskSettings, learn_own_networks
 from polyshot.predict.familiar import Common, in_common
 from polyshot.predict.own_networks import OwnNetworks, blend_networks
 from polyshot.predict.readout import TaskClassifiers, fit_classifiers
@@ -96,7 +96,7 @@ def fit_tasks(
         return _fit_rules(pool, tasks, rules, weights, adaptation, common)
 
     rest = "ridge" if pool.adaptation.tsa_readout == "ridge" else "none"
-    how, learned, diverged = How.of(pool, tasks), [], []
+    settings, learned, diverged = TaskSettings.of(pool, tasks), [], []
     for rule, own in zip(rules, weights, strict=True):
 
         def plain(known: Tensor, places: Tensor, rule: Rule = rule, own: Tensor = own) -> Tensor:
@@ -104,16 +104,16 @@ def fit_tasks(
             answers = _fit_rules(pool, half, [rule], [own], rest, common)._by_rules(half)[0]
             return answers.clamp(min=1e-9).log().to(pool.device)
 
-        networks, failed = learn_own_networks(pool, tasks, own, how, plain, report)
+        networks, failed = learn_own_networks(pool, tasks, own, settings, plain, report)
         learned.append(networks)
         diverged.append(failed.cpu())
     # Without learning, tasks that gain nothing by it are answered, and the others in part.
-    alone = bool((how.shares == 1).all()) and all(
+    alone = bool((settings.shares == 1).all()) and all(
         each and len(each[0].rows) == len(tasks) for each in learned
     )
     fitted = _fit_rules(pool, tasks, [] if alone else rules, weights, rest, common)
     fitted.weights, fitted.adaptation = weights, "tsa"
-    fitted.shares, fitted.factor = how.shares, _factor(pool, tasks, rest)
+    fitted.shares, fitted.factor = settings.shares, _factor(pool, tasks, rest)
     fitted.learned, fitted.diverged = learned, torch.stack(diverged)
     return fitted
 

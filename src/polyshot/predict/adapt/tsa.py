@@ -175,16 +175,16 @@ def learn_own_networks(
     pool: Pool,
     tasks: Tasks,
     weights: Tensor,
-    how: "How",
+    settings: "TaskSettings",
     plain: Callable[[Tensor, Tensor], Tensor],
     report: Progress | None = None,
 ) -> tuple[list[OwnNetworks], Tensor]:
     """Learn a network for each task that gains by it, as `Pool.adaptation` says.
 
     `weights` ``[E, M]`` of the members are the rule's, and so are the answers of `plain` on halves
-    of the support sets; `report` is told of each update (`learn_tasks` has both). Returns the
-    networks of some tasks, several of each where rates are averaged and none if no task has
-    learned; and bool ``[E]``, whose learning diverged.
+    of the support sets; `settings` say how each task learns, and `report` is told of each update
+    (`learn_tasks` has both). Returns the networks of some tasks, several of each where rates are
+    averaged and none if no task has learned; and bool ``[E]``, whose learning diverged.
     """
     config = pool.adaptation
     with torch.no_grad():
@@ -203,17 +203,19 @@ def learn_own_networks(
     averages = config.tsa_rates == "average" and len(config.rates) > 1
     made, diverged = [], torch.zeros_like(tasks.present[:, 0, 0])
     for rate in config.rates if averages else config.rates[:1]:
-        rates = how.rates
+        rates = settings.rates
         if averages:
             config = replace(config, rates=(rate,))
-            rates = rates.where(how.single, rate)
-        found = learn_tasks(networks, tasks.present, config, usual, plain, report, rates, how.worth)
+            rates = rates.where(settings.single, rate)
+        found = learn_tasks(
+            networks, tasks.present, config, usual, plain, report, rates, settings.worth
+        )
         found = _weakened(found, networks, config.tsa_strength)
         diverged |= found.diverged
         if len(found.rows):
             read_out = networks.read_out(found, config)
             modulators = networks.learned(found.leaves, found.rows)
-            own = (found.rows, read_out, how.inverse_temperatures[found.rows])
+            own = (found.rows, read_out, settings.inverse_temperatures[found.rows])
             made.append(OwnNetworks(pool.base, modulators, *own))
     return made, diverged
 
@@ -248,7 +250,7 @@ def learning_sites(names: Sequence[str], wanted: Sequence[str]) -> list[str]:
     return [name for name in names if name in chosen]
 
 
-class How(NamedTuple):
+class TaskSettings(NamedTuple):
     """How E tasks learn, ``[E]`` each on the pool's device.
 
     Familiar ones slowly. Where each class has one image and the task is not familiar, they learn in
@@ -267,23 +269,23 @@ class How(NamedTuple):
     """Bool, whether they learn as tasks of single images do."""
 
     @classmethod
-    def of(cls, pool: Pool, tasks: Tasks) -> "How":
+    def of(cls, pool: Pool, tasks: Tasks) -> "TaskSettings":
         """Tell it from the support sets."""
         config, known = pool.adaptation, familiar(pool, tasks).to(pool.device)
         shots = tasks.present.sum(-1).amax(-1).to(pool.device)  # of the largest class
         enough = shots >= config.least_shots
         single = (shots == 1) & ~known & ~enough & (config.tsa_single_rate > 0)
 
-        def either(alone: float, yes: float, no: float) -> Tensor:
-            usual = torch.full(known.shape, no, device=pool.device).masked_fill(known, yes)
-            return usual.masked_fill(single, alone)
+        def by_kind(of_single: float, of_familiar: float, of_others: float) -> Tensor:
+            found = torch.full(known.shape, of_others, device=pool.device)
+            return found.masked_fill(known, of_familiar).masked_fill(single, of_single)
 
         share, sharpness = config.tsa_share, config.tsa_inverse_temperature
         return cls(
-            either(config.tsa_single_rate, config.familiar_rate, config.rates[0]),
+            by_kind(config.tsa_single_rate, config.familiar_rate, config.rates[0]),
             enough | single,
-            either(config.tsa_single_share, share, share),
-            either(
+            by_kind(config.tsa_single_share, share, share),
+            by_kind(
                 config.tsa_single_inverse_temperature,
                 config.familiar_inverse_temperature,
                 sharpness,
